@@ -235,7 +235,7 @@ def records(path, events):
         if kind == MAPPING:
             yield mapping(file, names, events)
         elif kind == EVENT:
-            # An event is older than its reading.
+            # The time of an event is earlier than the time at which this program reads the event.
             yield event(file, names, events, time.time_ns() + 10**9)
         else:
             file.wrong("no record of type %#x", kind)

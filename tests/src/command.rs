@@ -39,17 +39,17 @@ pub fn run(command: &mut Command) -> Ran {
     }
 }
 
-/// Copies a program that is to be run. Another process makes the copy, because a child that another thread
-/// starts meanwhile would hold this process's descriptor for a moment, and a file that is open for writing
-/// cannot be run.
+/// Copies a program that is to be run. Another process makes the copy: a child that another thread of this
+/// process starts meanwhile would inherit a descriptor of the copy for a moment, and a file that is open for
+/// writing cannot be run.
 #[track_caller]
 pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     run(Command::new("cp").arg(from.as_ref()).arg(to.as_ref())).ok();
 }
 
 impl Ran {
-    /// Takes the line of `regions` about missing switches out of stderr, because some kernels now and then
-    /// record no switch back to a thread, with "none lost".
+    /// Removes the line of `regions` about missing switches with "none lost" from stderr, because some
+    /// kernels now and then record no switch back to a thread.
     pub fn beside_missing_switches(self) -> Ran {
         let lines = self.stderr.split_inclusive('\n');
         let stderr =
@@ -85,8 +85,8 @@ impl Ran {
     #[track_caller]
     pub fn failed(self, code: i32) -> String {
         assert_eq!(self.code, Some(code), "{}", self.stderr);
-        // Another test's program may complete a recording that a test has killed, because all recordings of a
-        // user are noted in the same place.
+        // Lines about completed recordings are ignored: the program may complete a recording that another
+        // test has killed, because all recordings of a user are noted in the same place.
         let is_others = |line: &str| line.starts_with("hypertrace: completed a recording");
         let own: Vec<_> = self.stderr.split_inclusive('\n').filter(|l| !is_others(l)).collect();
         assert_eq!(own.len(), 1, "{}", self.stderr);

@@ -305,10 +305,10 @@ pub fn static_program(package: &str) -> PathBuf {
     folder.join(TARGET).join("release").join(package)
 }
 
-/// Returns a program of a capability with its libraries, with their paths in a guest.
+/// Returns the files of a capability's program and of its libraries, with the files' paths in a guest.
 #[track_caller]
 pub fn with_libraries(name: &str, program: &Path) -> Vec<(String, PathBuf)> {
-    // This is the program that a fetched program's wrapper starts.
+    // If the program was fetched, `program` is a wrapper that starts this program.
     let fetched = program.parent().unwrap().join("../root/usr/bin").join(name);
     let (program, mut files) = match fetched.is_file() {
         true => (fetched.clone(), fetched_libraries(&fetched)),

@@ -194,8 +194,8 @@ impl Channel {
 /// Starts the machine, which is killed when this process ends.
 fn start(mut command: Command) -> (Pid, Channel) {
     let (send, started) = mpsc::channel();
-    // The signal would come when the thread that starts the machine ends, so this thread lives as long as the
-    // machine.
+    // The kernel would send the signal when the thread that has started the machine ends, so this thread
+    // lives as long as the machine.
     thread::spawn(move || {
         // SAFETY: the closure calls prctl(2) only.
         unsafe {

@@ -12,10 +12,11 @@ use crate::command::Ran;
 #[track_caller]
 #[allow(clippy::zombie_processes)] // wait4 collects it
 pub fn run(command: &mut Command) -> (Ran, u64) {
-    // The output goes to files, because nobody would read pipes meanwhile.
+    // The output goes to files, because nobody would read pipes while this process waits.
     let [mut stdout, mut stderr] = [(); 2].map(|()| tempfile::tempfile().unwrap());
     let [out, err] = [&stdout, &stderr].map(|file| Stdio::from(file.try_clone().unwrap()));
-    // The kernel counts from the peak of the process that starts the command.
+    // The kernel counts the command's peak from the peak of the process that starts the command, so this
+    // process first releases free memory.
     #[cfg(target_env = "gnu")]
     // SAFETY: the call only releases free memory.
     unsafe {

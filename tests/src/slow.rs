@@ -95,7 +95,7 @@ impl Reaper {
     }
 }
 
-/// Returns the files that a later file of the same stream follows.
+/// Returns the files that are followed by a later file of the same stream.
 fn finished(ctf: &Path) -> Vec<PathBuf> {
     let mut streams: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
     for entry in fs::read_dir(ctf).unwrap() {

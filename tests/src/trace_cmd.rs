@@ -28,8 +28,8 @@ pub struct Shown {
 pub struct Contents {
     /// Events of the first buffer, in order of time.
     pub events: Vec<Shown>,
-    /// Number of places between these events where events are missing. The kernel does not always say how
-    /// many.
+    /// Number of places between these events where events are missing. The kernel does not always report how
+    /// many events are missing.
     pub gaps: usize,
     /// Events of the second buffer, about all threads.
     pub cpus: Vec<Shown>,
@@ -56,7 +56,8 @@ pub fn contents(file: &Path) -> Option<Contents> {
         assert!(out.status.success() && said.is_empty(), "{name} {}: {said}", file.display());
         let text = String::from_utf8_lossy(&out.stdout);
         let mut contents = Contents::default();
-        // The event after a gap belongs to the gap's buffer, whose name is on the gap's line alone.
+        // The event after a gap belongs to the gap's buffer, but only the gap's line contains the buffer's
+        // name.
         let mut after_gap = false;
         for line in text.lines().filter(|line| !line.starts_with("cpus=")) {
             let of_cpus = line.strip_prefix("cpus:");
@@ -99,7 +100,7 @@ pub fn merged(files: &[&Path]) -> Option<Vec<(usize, Shown)>> {
         let said = String::from_utf8_lossy(&out.stderr);
         assert!(out.status.success() && said.is_empty(), "{name} {files:?}: {said}");
         let mut events = Vec::new();
-        // The event after a gap belongs to the gap's file, whose name is on the gap's line alone.
+        // The event after a gap belongs to the gap's file, but only the gap's line contains the file's name.
         let mut gap = None;
         for line in String::from_utf8_lossy(&out.stdout).lines() {
             // The file's name, then the event.

@@ -51,9 +51,9 @@ const WORDS: u64 = 4;
 /// Number of threads of [`four_threads`].
 pub const THREADS: u64 = 4;
 
-/// Emits `events` numbered ring events `step` on each of four threads, and `points` commits and as many
-/// acknowledged points spread among these events. A thread waits for room rather than lose an event. Returns
-/// the number of events that could not be recorded.
+/// Emits `events` numbered ring events `step` on each of four threads. Among these events, each thread makes
+/// `points` commits and `points` acknowledged points. A thread waits for room rather than lose an event.
+/// Returns the number of events that could not be recorded.
 pub fn four_threads(events: u64, points: u64) -> u64 {
     let failed = AtomicU64::new(0);
     thread::scope(|scope| {
@@ -71,7 +71,8 @@ pub fn four_threads(events: u64, points: u64) -> u64 {
 }
 
 /// Returns the numbers of events and of points of each strength for a thread. The number of events is
-/// `events`, or the number in `HYPERTRACE_TEST_EVENTS`; the number of points is a hundredth of it.
+/// `events`, or the number in `HYPERTRACE_TEST_EVENTS`; the number of points is a hundredth of the number of
+/// events.
 pub fn sizes(events: u64) -> (u64, u64) {
     let told = std::env::var("HYPERTRACE_TEST_EVENTS").ok();
     let events = told.map_or(events, |told| told.parse().expect("HYPERTRACE_TEST_EVENTS"));
@@ -226,7 +227,7 @@ pub fn check_commits(dir: &Path, notes: &Notes, host_lived: bool) -> u64 {
             _ => return,
         };
         let number = Value::Unsigned(next[at] * step);
-        // Without room, a step is dropped and counted.
+        // If the ring has no room, a step is dropped and counted.
         if at == 1 || at == 2 && host_lived {
             assert_eq!(self::field(&event, field), Some(&number), "{event:?}");
         }

@@ -34,8 +34,8 @@ pub struct Instance {
 
 impl Instance {
     /// Makes an instance that records `event` (such as `kvm/kvm_mmio`, or all of `kvm`) of this thread and of
-    /// the threads that it will start, timestamped with the TSC. Returns `None`, with a report, if this
-    /// fails.
+    /// the threads that this thread will start. The timestamps are values of the TSC. Returns `None`, with a
+    /// report, if the kernel refuses.
     pub fn recording(event: &str) -> Option<Instance> {
         let instance = Instance::new()?;
         match instance.start(event) {

@@ -20,8 +20,8 @@ pub struct Reading {
     pub ticks: u64,
     /// Nanoseconds ready to run without a CPU, from `/proc/PID/task/TID/schedstat`.
     pub waited: u64,
-    /// Nanoseconds on a CPU, from CLOCK_THREAD_CPUTIME_ID, without the time that a hypervisor took from that
-    /// CPU, if the kernel knows it.
+    /// Nanoseconds on a CPU, from CLOCK_THREAD_CPUTIME_ID. If the kernel knows the time that a hypervisor
+    /// took from this CPU, this number does not include that time.
     pub ran: u64,
 }
 
@@ -31,7 +31,7 @@ impl Reading {
         loop {
             let before = waits();
             let (ticks, ran) = (ticks(), ran());
-            // Equal waits mean that the thread kept its CPU meanwhile.
+            // If the waits have not changed, the thread kept its CPU during these readings.
             if waits() == before {
                 return Reading { ticks, waited: before.0, ran };
             }
@@ -69,7 +69,7 @@ fn waits() -> (u64, u64) {
     (numbers.next().unwrap(), numbers.next().unwrap())
 }
 
-/// Returns the reason if this machine has no truth to compare with.
+/// Returns the reason if this machine lacks the accounts with which the tests compare.
 pub fn is_missing() -> Option<String> {
     let read = fs::read_to_string("/proc/thread-self/schedstat");
     read.err().map(|why| format!("/proc/thread-self/schedstat: {why}"))

@@ -99,7 +99,7 @@ const POINTS: u64 = 20_000;
 /// wait for each other.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Calls for the installation of a second filter on top of a first one.
+/// System calls that a thread with a filter makes to install a second filter.
 const FILTER: &[i64] = &[libc::SYS_seccomp, libc::SYS_prctl];
 
 /// Starts a device, drains it and runs vCPUs, each on a thread that may make only the calls of its lists.

@@ -21,7 +21,8 @@ pub fn test_of<F>(_: &F) -> &'static str {
     path.trim_end_matches("::here").split_once("::").unwrap().1
 }
 
-/// Runs the calling test in its own process, unless this process is that. `body` is a closure in the test.
+/// Runs the calling test in its own process, unless this process is already the test's own. `body` is a
+/// closure in the test.
 #[track_caller]
 pub fn in_own_process<F: FnOnce()>(body: F) {
     const ALONE: &str = "HYPERTRACE_TEST_ALONE";
@@ -31,7 +32,7 @@ pub fn in_own_process<F: FnOnce()>(body: F) {
     let ran = alone(test_of(&body)).env(ALONE, "1").output().unwrap();
     let (out, err) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
     assert!(ran.status.success(), "{}\n{out}{err}", ran.status);
-    // The output says what this machine lacks, and has the test's measurements.
+    // The child's output says what this machine lacks, and contains the test's measurements.
     err.lines().filter(|line| line.starts_with(capability::MISSING)).for_each(capability::say);
     print!("{err}");
 }

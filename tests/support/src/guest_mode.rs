@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A guest with two vCPUs, its kernel and the host's, made event by event. The times at which each vCPU's
-//! thread was in guest mode are known, and the guest kernel's events within.
+//! A guest with two vCPUs, its kernel and the host's, made event by event. The tests know the times at which
+//! each vCPU's thread was in guest mode, and the events of the guest's kernel within these times.
 
 use crate::machine::Random;
 use crate::made::{
@@ -74,7 +74,7 @@ pub struct Recorded {
     pub vcpus: [Vcpu; 2],
     /// Lost events of each of the host's CPUs, by their numbers.
     pub lost: [Vec<(usize, Counted)>; 2],
-    /// The recorder's list of TSCs, with options after it.
+    /// Text of the recorder's list of TSCs, followed by options.
     pub words: String,
     /// Options of the host's recording.
     pub options: Vec<(u16, Vec<u8>)>,
@@ -99,7 +99,7 @@ pub fn raw(times: &[u64]) -> Vec<u64> {
 }
 
 impl Recorded {
-    /// Makes a session with the recordings of both kernels. The vCPUs have a point each 10 ms. The host
+    /// Makes a session with the recordings of both kernels. The vCPUs make a point every 10 ms. The host
     /// handles a point 2 ms after the guest's reading, and the guest continues 2 ms later.
     pub fn made(&self) -> Made {
         let clocks = [

@@ -70,7 +70,7 @@ pub fn schemas() -> Schemas {
 }
 
 /// Returns whether a path is a documented path: `*` is any name, and a documented path of the type `any`
-/// covers all paths below it.
+/// covers all longer paths that begin with this path.
 pub fn fits(known: &str, types: &BTreeSet<String>, path: &str) -> bool {
     let (mut known, mut path) = (known.split('.'), path.split('.'));
     loop {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Events and losses of a recording that a test keeps. The reader's own are valid for one call only.
+//! Events and losses of a recording that a test keeps. The events and losses that the reader passes are valid
+//! for one call only.
 
 use hypertrace_timeline::{
     EntryRef, Error, EventKind, EventRef, Lost, Needs, Recording, Reference, Thread, ValueRef,

@@ -10,11 +10,12 @@ use std::time::Duration;
 /// Maximum number of runs, for each kill, that end before they are killed.
 const MAX_TRIES: u64 = 20;
 
-/// Kills `usual` runs of a program, unless the environment says how many, and checks what each one leaves.
+/// Kills `usual` runs of a program, or as many runs as the environment says, and checks what each killed run
+/// leaves.
 ///
-/// `start` gets the number of the kill, and returns when the run can be killed. The kill comes at a moment
-/// within `span` after that, a different moment for each run. `kill` returns whether it came in time: if a
-/// run has ended by itself, another run takes its place.
+/// `start` gets the number of the kill, and returns when the run can be killed. The kill comes within `span`
+/// after the return of `start`, at a different moment for each run. `kill` returns whether the kill came in
+/// time: if a run has ended by itself, another run takes its place.
 #[track_caller]
 pub fn sweep<R>(
     usual: u64,
@@ -28,7 +29,7 @@ pub fn sweep<R>(
     let (mut killed, mut tries) = (0, 0);
     while killed < kills {
         assert!(tries < MAX_TRIES * kills, "{killed} of {tries} were killed before they ended");
-        // Multiples of the golden ratio fill the span evenly, however many there are.
+        // Multiples of the golden ratio fill the span evenly, whatever the number of kills is.
         let moment = span.mul_f64((tries as f64 * 0.618_033_988_749_895).fract());
         tries += 1;
         let mut run = start(killed);

@@ -40,7 +40,7 @@ pub enum Kind {
     Wobble,
     /// The clock runs at 2.1 GHz, and is declared as 2.6 GHz.
     Scaled,
-    /// Each vCPU has another offset and rate.
+    /// The clock of each vCPU has its own offset and rate.
     PerVcpu,
     /// A jump by about 20 us, ahead or back.
     SmallJump,
@@ -74,11 +74,11 @@ pub const KINDS: [Kind; 13] = [
     Kind::FalseReadings,
 ];
 
-/// The kernel's events beside the session.
+/// Events of the kernel's trace that belong to the simulated session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
     None,
-    /// Each point has a store and the way back.
+    /// For each point, the trace has the guest's store and the way back to the guest.
     All,
     /// One event of six is missing, and nothing reports the loss.
     Missing,
@@ -127,7 +127,7 @@ impl Counter {
             pieces.push((from, ticks, rate));
             ticks += rate * i128::from(STEP);
         }
-        // The ticks are missing from the piece after the jump on, so a stop ends a piece later.
+        // The counter lacks the ticks from the piece after the jump on, so a stop ends one piece later.
         let stops = jumps.iter().filter(|(_, by)| *by > 0);
         Counter { pieces, stops: stops.map(|(at, by)| (*at, at + by + STEP)).collect() }
     }
@@ -148,8 +148,8 @@ impl Counter {
         GuestTsc { offset: offset as i64, multiplier: rate as u64, shift: PART }
     }
 
-    /// Returns all TSCs that the hypervisor computes, each with the times in ns from and until which it
-    /// computes the TSC.
+    /// Returns all TSCs that the hypervisor computes. Each TSC comes with the times, in ns, between which the
+    /// hypervisor computes this TSC.
     pub fn tscs(&self) -> Vec<(i64, i64, GuestTsc)> {
         let mut all: Vec<(i64, i64, GuestTsc)> = Vec::new();
         let ends = self.pieces.iter().skip(1).map(|piece| piece.0).chain([i64::MAX]);
@@ -290,7 +290,7 @@ pub fn machine(kind: Kind, seed: u64, kernel: Kernel) -> Machine {
         _ => 0,
     };
     let sign = if r.one_in(2) { 1 } else { -1 };
-    // Pieces begin at multiples of their length, and a jump acts from the piece after this time on.
+    // Pieces begin at multiples of their length. A jump at a time changes the counter from the next piece on.
     let on_piece = |at: i64| at / STEP * STEP;
     let mut jumps: Vec<(i64, i64)> = match kind {
         Kind::SmallJump | Kind::LargeJump => {

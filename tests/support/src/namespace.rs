@@ -79,8 +79,9 @@ impl Drop for Mount {
     }
 }
 
-/// Returns `command` in a mount namespace, after the shell commands `mounts`. Returns `None`, with a report,
-/// if one of these fails, because `command` would change the machine's own files.
+/// Returns a command that runs the shell commands `mounts` and then `command` in a mount namespace. Returns
+/// `None`, with a report, if one of the mounts fails, because `command` would then change the machine's own
+/// files.
 pub fn inside(mounts: &str, command: &Command) -> Option<Command> {
     let Some(way) = way_of(mounts) else {
         capability::missing(NAME, format!("cannot: {mounts}"));

@@ -69,8 +69,8 @@ impl Simulation {
         covered.into_iter().map(|covered| covered as f64 / comparisons as f64).collect()
     }
 
-    /// Returns, for each of [`NAMES`], the share of comparisons of the two builds that call it slower at this
-    /// level.
+    /// Returns, for each of [`NAMES`], the share of comparisons of the two builds that call the region of
+    /// this name slower at this level.
     pub fn called_slower(&mut self, side: usize, level: f64, comparisons: usize) -> Vec<f64> {
         let mut called = vec![0; NAMES.len()];
         for _ in 0..comparisons {

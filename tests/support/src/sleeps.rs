@@ -1,5 +1,5 @@
-//! Counts of how often the threads of a process have slept: a measure of their cost that does not change with
-//! the machine's load.
+//! Counts of how often the threads of a process have slept: a measure of the threads' cost that does not
+//! change with the machine's load.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -274,7 +274,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// Begins a page at a time.
+    /// Begins a page with this timestamp.
     pub fn at(time: u64) -> Page {
         Page { time, data: Vec::new(), flags: 0 }
     }
@@ -286,7 +286,7 @@ impl Page {
         self
     }
 
-    /// Appends an event of a thread, `after` ticks after the event before.
+    /// Appends an event of a thread, `after` ticks after the previous event.
     pub fn event(self, after: u32, id: u16, tid: u32, payload: &[u8]) -> Page {
         self.flagged(after, id.into(), tid, payload)
     }
@@ -695,7 +695,8 @@ impl TraceDat {
         file.extend(self.cpus.concat());
     }
 
-    /// Returns a file of version 6 that also has the buffers of another trace, as those of an instance.
+    /// Returns a file of version 6 that also contains the buffers of another trace, as the buffers of an
+    /// instance.
     pub fn version_6_with(&self, instance: &TraceDat) -> Vec<u8> {
         assert_eq!(self.cpus.len(), instance.cpus.len());
         let option = |at: u64| (3, [&at.to_le_bytes()[..], b"instance\0"].concat());

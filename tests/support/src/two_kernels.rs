@@ -24,12 +24,12 @@ pub const STOLEN_MS: u64 = 30;
 /// CPU to the second. A thread of the host has the same number as the first of these.
 pub const THREADS: [u32; 5] = [TIDS[0], 51, 52, 53, 54];
 const MOVED: usize = 4;
-/// First id of a thread's regions, divided by the thread's index.
+/// The first id of a thread's regions is the thread's index times this number.
 pub const REGIONS: u64 = 1_000;
 /// Number of the host's thread that takes CPUs from vCPUs.
 pub const HOG: u32 = 9;
-/// Client that sends the guest's recording, and has the reference points. A second guest has the next client
-/// for this.
+/// Client that sends the guest's recording, and has the reference points. A second guest uses the next client
+/// for this purpose.
 const FORWARD: u32 = THREADS.len() as u32;
 /// Number of the server's thread.
 const SERVER: u64 = 500;
@@ -60,9 +60,9 @@ enum State {
 /// A thread of the guest.
 #[derive(Clone, Default)]
 pub struct Thread {
-    /// States, each with the time from which on the thread is in it.
+    /// States of the thread, each with the time at which the state begins.
     states: Vec<(u64, State)>,
-    /// Begin and end of each sleep, and the thread that ended it; `None`: a timer ended it.
+    /// Begin and end of each sleep, and the thread that ended the sleep; `None`: a timer ended the sleep.
     sleeps: Vec<(u64, u64, Option<usize>)>,
     /// Regions, with begin and end.
     pub regions: Vec<(u64, u64)>,
@@ -73,9 +73,9 @@ pub struct Thread {
 pub struct Cpu {
     pub host: Vec<Event>,
     pub guest: Vec<Event>,
-    /// What the vCPU's thread does, each with the time from which on it does this.
+    /// Activities of the vCPU's thread, each with the time at which the activity begins.
     doing: Vec<(u64, Part)>,
-    /// Guest's threads that have the CPU, each with the time from which on it has the CPU; 0: no thread.
+    /// Guest's threads that have the CPU, each with the time at which the thread gets the CPU; 0: no thread.
     running: Vec<(u64, u32)>,
 }
 
@@ -113,7 +113,7 @@ pub struct Halt {
     interrupted: Option<usize>,
 }
 
-/// False words of a guest, besides false events of its kernel.
+/// False information that a guest gives, in addition to false events of its kernel.
 #[derive(Clone, Default)]
 struct Lies {
     /// Ticks by which the guest's readings at reference points are wrong, and by which these errors differ.

@@ -52,12 +52,12 @@ pub struct Vcpu {
     pub name: String,
     /// Process of the guest's thread that has the vCPU's client; `None`: the client has no lease.
     pub process: Option<u64>,
-    /// Client whose points the vCPU's thread answers, if it is not the vCPU's own client.
+    /// Client whose points the vCPU's thread answers, if this client is not the vCPU's own.
     pub answers: Option<u32>,
     pub events: Vec<(u64, What)>,
-    /// Time within regions in guest, kernel and VMM, runnable, and blocked.
+    /// Time within regions: in the guest, in the kernel, in the VMM, runnable, and blocked.
     pub truth: [u64; 5],
-    /// Part of that time in exits for loads: in kernel and VMM, and waiting.
+    /// Time within regions that is in exits for loads: in the kernel, in the VMM, and waiting.
     pub loads: [u64; 3],
     now: u64,
     random: u64,

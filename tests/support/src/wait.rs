@@ -11,7 +11,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// Waits until `is_so` returns true. `is_so` may panic if it sees that it will never return true.
 ///
 /// # Panics
-/// With `what`, if the wait takes five minutes.
+/// If the wait takes five minutes. The message contains `what`.
 #[track_caller]
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
@@ -21,7 +21,7 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
             return;
         }
         assert!(begin.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
-        // The sleep is as long as the look, so that the wait takes at most half of a CPU.
+        // The sleep is as long as the call of `is_so`, so that the wait takes at most half of a CPU's time.
         thread::sleep(look.elapsed().max(Duration::from_millis(1)));
     }
 }

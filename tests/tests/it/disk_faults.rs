@@ -147,14 +147,14 @@ fn record(faults: &Faults, mut random: Random, one_of: u64, whole: Whole) {
     let (mut emitted, mut dropped) = vmm;
     for (client, guest) in (0..).zip(&guests) {
         let stream = recorded.client(client);
-        // Events that could not be written by the end count as overwritten.
+        // Events that the session could not write by its end count as overwritten.
         assert_eq!(stream.events + stream.lost_overwritten, guest.0, "{stream:?} {guest:?}");
         assert_eq!(stream.lost_full, guest.1, "{stream:?}");
         emitted += guest.0;
         dropped += guest.1;
     }
     let events = summary.ring_events + summary.host_events;
-    // A lease record is no event, recorded or not.
+    // A lease record does not count as an event, whether the session has recorded the lease or not.
     assert_eq!(events + summary.lost, emitted + dropped, "{summary:?}");
     assert!(summary.leases <= u64::from(CLIENTS) + 1, "{summary:?}");
     if errors > 0 {

@@ -142,7 +142,8 @@ fn files_are_consistent_when_a_ring_goes_back_under_a_filter() {
     forger.block(0, 1);
     (0..20).for_each(|i| forger.record(ticks(), unwanted, 1, 0, &[i]));
     forger.publish();
-    // The records are recorded in part, because the words before head's block were never written.
+    // Only a part of the records is recorded, because the words before the block of `head` were never
+    // written.
     host.chip.drain_all();
     forger.record(ticks(), unwanted, 1, 0, &[20]);
     forger.publish();

@@ -291,8 +291,8 @@ fn a_machine_with_sixteen_tracing_threads_has_a_small_state_and_loses_no_event_b
 
 #[test]
 fn a_rollback_is_a_generation_of_its_own_in_the_same_session() {
-    // Two guests do the same, so that the second guest's memory is what the first guest's memory is at the
-    // snapshot.
+    // Two guests do the same, so that the second guest's memory has the contents that the first guest's
+    // memory has at the snapshot.
     let files = [tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap()];
     let (session, dir) = session(Output::Trace);
     let boot = |file| Chip::new(memory(file), &ChipConfig::default(), session.clone(), ());
@@ -335,7 +335,7 @@ fn a_rollback_is_a_generation_of_its_own_in_the_same_session() {
 
 #[test]
 fn a_record_that_was_under_way_at_the_snapshot_does_not_fix_the_clock_after_it() {
-    // Jumps in ticks of the guest, from the last event before the snapshot to the next record's time.
+    // Ticks of the guest from the last event before the snapshot to the time of the next record.
     for jump in [1_i64 << 45, 1000, -(1 << 39)] {
         let file = tempfile::tempfile().unwrap();
         let vmm = Vmm::boot(&file, Output::Trace);

@@ -37,8 +37,8 @@ const DEFAULT_SECONDS: u64 = 6;
 /// Duration of a session, which is then read.
 const ROUND: Duration = Duration::from_secs(4);
 
-/// Time from one clock epoch to the next. Not shorter, because a client may begin new files in each epoch,
-/// and babeltrace2's time grows with files times events.
+/// Time from one clock epoch to the next. This time is not shorter, because a client may begin new files in
+/// each epoch, and the time that babeltrace2 takes grows with the number of files times the number of events.
 const EPOCH: Duration = Duration::from_millis(1500);
 
 const VCPUS: u32 = 4;
@@ -123,7 +123,7 @@ impl DrainSink for &Watch {
 
     fn drain(&mut self, client: u32, consumer: &mut Consumer<'_>) -> Drained {
         let drained = self.session.drain(client, consumer);
-        // No more words than a ring has can be taken, whatever the producer writes.
+        // A step takes no more words than a ring has, whatever the producer writes.
         assert!(drained.words <= geometry().ring_bytes / WORD, "{drained:?} of client {client}");
         self.steps.fetch_add(1, Relaxed);
         self.words.fetch_add(drained.words, Relaxed);

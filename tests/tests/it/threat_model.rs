@@ -16,7 +16,7 @@ const FILE: &str = "tests/threat-model.toml";
 struct Row {
     threat: String,
     promise: String,
-    /// Tests of the promise, each as `FILE: FUNCTION`. A promise without any is not tested.
+    /// Tests of the promise, each as `FILE: FUNCTION`. A promise without tests is not tested.
     tests: Vec<String>,
     /// Changes that remove the defence: `FILE: OLD -> NEW`, or `NUMBER in FILE: OLD -> NEW` for a number of the promise.
     #[serde(default)]

@@ -196,8 +196,8 @@ fn points_are_answered_although_a_program_claims_that_the_host_is_awake() {
     let (done, mut recorded) = (AtomicBool::new(false), 0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // This thread keeps the host from being woken, like a program that is killed between its bell and
-            // the wake.
+            // This thread keeps the host from being woken, like a program that is killed after it has rung
+            // its bell and before it wakes the host.
             loop {
                 watches.store(watch::BELLS, Relaxed);
                 std::thread::sleep(Duration::from_micros(50));
@@ -241,7 +241,8 @@ fn points_are_answered_although_another_program_silences_all_bells() {
             Client::lease(channel, n as u32, &states[n], 7 + n as u64, &info("program")).unwrap()
         };
         let clients = [lease(0), lease(1)];
-        // The clients take turns, because the host may poll the slot of one client without its bell.
+        // The clients take turns, because the host may poll the slot of one client even if the client does
+        // not ring its bell.
         let recorded = (0..POINTS).filter(|n| {
             let client = &clients[*n as usize % 2];
             let reply = hypertrace::reference_point!(client: client, "point", n = *n);

@@ -21,7 +21,7 @@ fn daemon(segment: &str) {
     let segment = Some(segment.into());
     hypertrace::open(&Options::default().with(|options| options.segment = segment)).unwrap();
     emit();
-    // SAFETY: a child of this one thread, which ends by itself.
+    // SAFETY: this process has one thread only, and the child ends by itself.
     unsafe {
         assert_eq!(libc::setresuid(NOBODY, NOBODY, NOBODY), 0);
         let worker = libc::fork();
@@ -71,7 +71,8 @@ fn a_worker_that_may_not_open_the_channel_shares_nothing_and_says_what_it_lost()
 fn emit_in_child(segment: &str) {
     let segment = Some(segment.into());
     hypertrace::open(&Options::default().with(|options| options.segment = segment)).unwrap();
-    // SAFETY: the child is of this one thread, and ends by itself. C programs have this disposition.
+    // SAFETY: this process has one thread only, and the child ends by itself. C programs have this
+    // disposition.
     unsafe {
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
         assert_eq!(libc::setresuid(NOBODY, NOBODY, NOBODY), 0);

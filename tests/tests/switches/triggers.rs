@@ -78,7 +78,7 @@ fn vmm_and_kernel_events_are_on_only_inside_the_guests_region() {
             "measured_end" => inside = false,
             "vcpu_run" | "vcpu_exit" => {
                 // The exit of the end's own store comes before the end, because the host records the exit
-                // before it handles the point.
+                // before the host handles the point.
                 assert!(inside, "{event:?}");
                 *names.entry(&event.name).or_default() += 1;
             }
