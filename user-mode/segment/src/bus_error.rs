@@ -15,10 +15,10 @@ static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 /// See [`watch`].
 static REPLACE: OnceLock<fn(usize) -> bool> = OnceLock::new();
 
-/// Lets `replace` handle accesses to memory that is gone. A signal handler calls `replace` with the address;
-/// if the lost memory is its own, `replace` puts other memory there and returns true. Only the first call in
-/// a process counts; returns whether this is the first. A program that later sets an action of its own is not
-/// protected.
+/// Lets `replace` handle accesses to memory that is gone. A signal handler calls `replace` with the address.
+/// If the lost memory belongs to the owner of `replace`, then `replace` puts other memory at the address and
+/// returns true. Only the first call of `watch` in a process has an effect; `watch` returns whether this call
+/// is the first. A program that later sets its own action for SIGBUS is not protected.
 pub fn watch(replace: fn(usize) -> bool) -> bool {
     let is_first = REPLACE.set(replace).is_ok();
     BEFORE.get_or_init(|| {
@@ -38,8 +38,8 @@ pub fn watch(replace: fn(usize) -> bool) -> bool {
 extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes a valid `info`.
     let code = unsafe { (*info).si_code };
-    // Another process can send the signal, and the kernel sends it for broken memory that nobody has accessed
-    // yet.
+    // Another process can send the signal, too, and the kernel sends the signal also for broken memory that
+    // nobody has accessed yet.
     let is_access = code > 0 && code != libc::BUS_MCEERR_AO;
     // SAFETY: a SIGBUS of an access has its address.
     let address = || unsafe { (*info).si_addr() } as usize;

@@ -1,4 +1,4 @@
-//! Runs a program to its end for a command. Signals that would end the command are the program's meanwhile.
+//! Runs a program to its end for a command. Meanwhile, signals that would end the command go to the program.
 //!
 //! Unsafe, because of sigaction(2) and kill(2).
 #![allow(unsafe_code)]
@@ -52,8 +52,8 @@ impl Drop for Signals {
     }
 }
 
-/// Runs a program to its end. Meanwhile SIGTERM and SIGHUP are passed on to the program, and SIGINT and
-/// SIGQUIT, which a terminal sends to both, are left to the program.
+/// Runs a program to its end. Meanwhile, this process passes SIGTERM and SIGHUP on to the program. This
+/// process does nothing at SIGINT and SIGQUIT, because a terminal sends these signals to the program, too.
 ///
 /// # Errors
 /// If the program cannot be started.
@@ -108,8 +108,8 @@ extern "C" fn pass_on(signal: libc::c_int) {
         // This process has written beyond the limit of a file's size, and the write fails.
     } else if program == 0 {
         EARLY.store(signal, SeqCst);
-        // Another thread may have started the program meanwhile, and looked for an early signal before this
-        // one came.
+        // Meanwhile, another thread may have started the program, and may have looked for an early signal
+        // before this signal came.
         pass_early();
     } else if matches!(signal, libc::SIGTERM | libc::SIGHUP) {
         TOLD.store(true, SeqCst);
@@ -119,10 +119,11 @@ extern "C" fn pass_on(signal: libc::c_int) {
     }
 }
 
-/// Keeps signals from ending this process, until the result is dropped: signals, even before the start, are
-/// for the program of [`run`]. For a process that creates a session first, and has to end it afterwards.
-/// SIGXFSZ is caught, too, so that a write beyond the limit of a file's size (RLIMIT_FSIZE) is an error. The
-/// program gets the earlier action, because a handler ends at exec.
+/// Keeps signals from ending this process until the result is dropped. The signals are meant for the program
+/// of [`run`], even if they arrive before that program starts. This function is for a process that first
+/// creates a session, and has to end the session after the program. SIGXFSZ is caught, too, so that a write
+/// beyond the limit of a file's size (RLIMIT_FSIZE) is an error. The program gets the earlier action of each
+/// signal, because a handler ends at exec.
 pub fn pass_signals_on() -> Signals {
     let signals = [libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGXFSZ];
     // SAFETY: the handler calls kill only, which a handler may.

@@ -124,8 +124,8 @@ pub enum SegmentError {
     },
 }
 
-/// The name of a file in a directory, which is open so that another directory that gets its path is left
-/// alone.
+/// The name of a file in a directory. The directory is kept open, so that another directory that later gets
+/// the same path is left alone.
 #[derive(Debug)]
 struct Entry {
     directory: OwnedFd,
@@ -163,8 +163,8 @@ pub struct Segment {
     path: Option<PathBuf>,
     /// Name of the file, if this value created the file.
     entry: Option<Entry>,
-    /// The host's own description of the file. No child inherits it, so the host's locks are gone with the
-    /// host.
+    /// The host's own description of the file. No child inherits this description, so the host's locks end
+    /// with the host.
     host_lock: Option<LockFile>,
     mapping: Mapping,
     page: ConfigPage,
@@ -173,8 +173,8 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Creates a segment in memory, to serve it: a memfd, which cannot be cut, and lives as long as a
-    /// descriptor or a mapping.
+    /// Creates a segment in memory, which this process will serve. The segment is a memfd: nobody can cut the
+    /// memfd, and the memfd lives until its last descriptor and its last mapping are gone.
     ///
     /// # Errors
     /// If the geometry is not valid, or the system gives no memory.
@@ -184,9 +184,10 @@ impl Segment {
         Segment::begin(file, None, geometry, facts)
     }
 
-    /// Creates a segment in a new file, to serve it. The file, on tmpfs for its speed, outlives a crash of
-    /// all its users. Its memory is reserved, so that a full file system is an error here and not a signal
-    /// later. The file has `size` bytes, but at least as many as the segment needs.
+    /// Creates a segment in a new file, which this process will serve. The file should be on tmpfs for its
+    /// speed, and outlives a crash of all its users. The file's memory is reserved, so that a full file
+    /// system is an error here and not a signal later. The file has `size` bytes, but at least as many as the
+    /// segment needs.
     ///
     /// # Errors
     /// If there is such a file already, or the file cannot be made.
@@ -229,17 +230,18 @@ impl Segment {
         Segment::map(file, path, page)?.to_serve()
     }
 
-    /// Returns the sizes of a segment with the largest rings, of at most 1 MiB, that fit into `bytes` bytes,
-    /// if any rings do.
+    /// Returns the sizes of the segment that has the largest rings, of at most 1 MiB, of all segments that
+    /// fit into `bytes` bytes. Returns `None` if no segment fits.
     pub fn fitting(bytes: u64, clients: u32) -> Option<Geometry> {
         let rings = (16..=20).rev().map(|log| 1 << log);
         let mut all = rings.map(|ring_bytes| Geometry::for_programs(clients, ring_bytes));
         all.find(|geometry| geometry.check().is_ok() && used(geometry) <= bytes)
     }
 
-    /// Opens the segment in this file, which must belong to this user or to root, to use it. If `path` names
-    /// a descriptor of another process, as [`Segment::location`] does, that this process cannot use, tries
-    /// its own descriptor of the same number: an inherited segment may belong to any user.
+    /// Opens the segment in this file, to trace into the segment. The file must belong to this user or to
+    /// root. `path` may name a descriptor of another process, as [`Segment::location`] does. If this process
+    /// cannot use that descriptor, this function tries this process's own descriptor of the same number; a
+    /// segment that was inherited in this way may belong to any user.
     ///
     /// # Errors
     /// If the file is no segment, or belongs to another user.
@@ -354,13 +356,14 @@ impl Segment {
     }
 
     /// Returns the path by which a program finds the segment: the file's absolute path, or the path of this
-    /// process's descriptor. If a program belongs to another user, or does not see this process, the program
-    /// has to inherit the descriptor under the same number.
+    /// process's descriptor. If a program belongs to another user, or cannot see this process in /proc, the
+    /// program has to inherit the descriptor under the same number.
     pub fn location(&self) -> OsString {
         if let Some(path) = &self.path {
             return std::path::absolute(path).unwrap_or_else(|_| path.clone()).into();
         }
-        // That /proc knows this process's number, which may be of another PID namespace.
+        // The path needs the number by which that /proc knows this process, because /proc may belong to
+        // another PID namespace.
         let process = std::fs::read_link("/proc/self").unwrap_or_else(|_| "self".into());
         let descriptor = self.file.as_raw_fd().to_string();
         Path::new("/proc").join(process).join("fd").join(descriptor).into()
@@ -444,11 +447,12 @@ impl Segment {
         !is_free
     }
 
-    /// Gives the system back the memory that a client's ring does not need while all its records are taken
-    /// and no thread has the client. Returns false if that is not so, or if the segment has a file of its
-    /// own, whose memory is reserved.
+    /// If the host has taken all records of a client's ring, and no thread has the client, gives the system
+    /// back the memory that the ring does not need. Otherwise, returns false. Also returns false if the
+    /// segment has a file of its own, because the file's memory is reserved.
     ///
-    /// The host has the client's lock meanwhile, so no thread leases the client and writes to the ring.
+    /// During this call, the host has the client's lock, so no thread leases the client and writes to the
+    /// ring.
     pub fn give_back(&self, client: u32) -> bool {
         let (Some(lock), None) = (&self.host_lock, &self.path) else { return false };
         let Some(memory) = self.client(client).filter(|_| lock.lock(client)) else { return false };
@@ -459,11 +463,11 @@ impl Segment {
         is_given
     }
 
-    /// Makes a ring zero and frees its pages, except the pages of a part: the index of its first word, and
-    /// its words.
+    /// Makes a ring zero and frees its pages, except the pages of a part. The part is given by the index of
+    /// its first word and by its number of words.
     fn free_all_but(&self, client: u32, (first, words): (u64, u64)) -> io::Result<()> {
         let ring = self.geometry.ring_bytes;
-        // Frees from the part's end to its begin, as if the ring went on after its end.
+        // The freed area goes from the part's end to the part's begin, as if the ring went on after its end.
         let begin = ((first + words) * WORD).next_multiple_of(PAGE);
         let end = (first * WORD + ring) / PAGE * PAGE;
         let area = self.geometry.window_offset(Region::Rings) + self.geometry.client_offset(client);
@@ -521,8 +525,8 @@ fn failed<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> 
 fn reserve(file: &File, size: Option<u64>, geometry: &Geometry) -> io::Result<()> {
     let size = size.unwrap_or_else(|| geometry.window_size());
     check_size(size.max(used(geometry)))?;
-    // Calls the C library, which helps out if a file system has no such call.
-    // SAFETY: takes a descriptor that is open, and two numbers.
+    // This is the C library's function, because the C library has a fallback for a file system that lacks the
+    // call. SAFETY: takes a descriptor that is open, and two numbers.
     match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, used(geometry) as libc::off_t) } {
         0 => file.set_len(size.max(used(geometry))),
         errno => Err(io::Error::from_raw_os_error(errno)),

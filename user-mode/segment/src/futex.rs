@@ -1,6 +1,6 @@
 //! Sleeps on a word that processes share, by futex(2). Nothing here allocates, takes a lock or changes errno.
 //!
-//! Unsafe, because the kernel knows a word of 64 bits by its low half.
+//! Unsafe, because the kernel sleeps on the low half of a 64-bit word.
 #![allow(unsafe_code)]
 
 use hypertrace_abi::atomic::{AtomicU32, AtomicU64};
@@ -8,9 +8,9 @@ use rustix::io::Errno;
 use rustix::thread::futex::{Flags, Timespec};
 use std::time::Duration;
 
-/// Sleeps while the word is `found`, until another thread wakes this one or the time is over; may also wake
-/// for nothing. Returns `false` if the kernel lets no thread sleep on this word, as for the memory of a PCI
-/// function.
+/// Sleeps if the word is `found`, until another thread wakes this thread or the time is over. This thread may
+/// also wake for no reason. Returns `false` if the kernel lets no thread sleep on this word, as for the
+/// memory of a PCI function.
 pub fn wait(word: &AtomicU32, found: u32, most: Option<Duration>) -> bool {
     let most = most.and_then(|most| Timespec::try_from(most).ok());
     // The caller looks at the word again, however the wait ends.
@@ -36,8 +36,8 @@ pub fn wake_low(word: &AtomicU64, most: u32) {
     wake(low(word), most);
 }
 
-/// Returns the low half of a word, for the kernel alone: this crate never loads or stores the half, because
-/// all others access the whole word.
+/// Returns the low half of a word. Only the kernel accesses this half; this crate never loads or stores the
+/// half, because all other code accesses the whole word.
 fn low(word: &AtomicU64) -> &AtomicU32 {
     // SAFETY: the first half of an aligned word that lives as long as the result;
     // on a little-endian machine it is the low one.

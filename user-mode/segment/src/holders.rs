@@ -1,5 +1,5 @@
-//! Finds processes that have a segment, by the operating system: other programs could have written what the
-//! segment says.
+//! Asks the operating system which processes have a segment. This module does not ask the segment, because
+//! any program can write to the segment.
 
 use crate::file::Segment;
 use hypertrace_abi::layout::local::ENVIRONMENT;
@@ -55,8 +55,8 @@ impl Segment {
     }
 
     /// Waits until no process (of [`Segment::holders`]) has had the segment for a second, or until `is_over`,
-    /// which is called at least every 200 ms. `has_begun`: a process has had the segment; else the second
-    /// begins only after one has.
+    /// which is called at least every 200 ms. `has_begun` says that a process has already had the segment;
+    /// otherwise, the second begins only after a process has had the segment.
     pub fn wait_for_holders(&self, has_begun: bool, is_over: impl Fn() -> bool) {
         let mut last = has_begun.then(Instant::now);
         while !is_over() && last.is_none_or(|last| last.elapsed() < GRACE) {
@@ -78,7 +78,8 @@ impl Segment {
     }
 
     fn is_in_environment(&self, pid: u32) -> bool {
-        // Only the owner and root can open the segment: others that name it cannot trace.
+        // Only the owner and root can open the segment: a process of another user that names the segment
+        // cannot trace.
         let owner = fstat(self.file()).map_or(0, |own| own.st_uid);
         let user = fs::metadata(format!("/proc/{pid}")).map(|process| process.uid());
         if !user.is_ok_and(|user| user == owner || user == 0) {
@@ -95,7 +96,8 @@ impl Segment {
     fn is_open_in(&self, pid: u32) -> bool {
         let Ok(own) = fstat(self.file()) else { return false };
         let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        // Asks no file system, because a file system that does not answer would hold this process up.
+        // AT_STATX_DONT_SYNC asks no file system, because a file system that does not answer would hold this
+        // process up.
         let known = |path: &Path| statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::INO);
         files.filter_map(|entry| known(&entry.path()).ok()).any(|found| {
             let device = makedev(found.stx_dev_major, found.stx_dev_minor);

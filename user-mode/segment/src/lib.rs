@@ -27,7 +27,7 @@
 //!   [`bus_error`] handles memory that is gone, and [`child`] passes a command's signals on to the program
 //!   that the command runs.
 //!
-//! This crate serves nobody: the threads of a host are `hypertrace-user`'s.
+//! This crate does not serve a segment: the threads of a host are in the crate `hypertrace-user`.
 //!
 //! # Features
 //!

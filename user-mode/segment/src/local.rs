@@ -131,7 +131,8 @@ impl<'m> LocalPages<'m> {
     /// If no segment has a client of this number.
     pub fn notify(self, client: u32) {
         let client = u64::from(client);
-        // ORDERING: pairs with the host's Acquire load: the registers are stored by then.
+        // ORDERING: pairs with the host's Acquire load: a host that sees the bell sees the client's
+        // registers.
         self.word(PAGE + client).fetch_add(1 << (client % WORD * 8), Ordering::Release);
     }
 
@@ -141,8 +142,8 @@ impl<'m> LocalPages<'m> {
     /// As [`LocalPages::notify`].
     pub fn ring(self, client: u32) {
         self.notify(client);
-        // ORDERING: pairs with the host's fence between its word and its look
-        // at the bells: one of the two sees what the other did.
+        // ORDERING: pairs with the host's fence between the host's store to its word and its look at the
+        // bells: the host sees the bell, or this thread sees the word.
         fence(Ordering::SeqCst);
         let watches = self.watch();
         // A host that is about to sleep then does not.

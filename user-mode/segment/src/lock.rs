@@ -1,12 +1,13 @@
 //! Which process has which client: the process locks the client's byte of a file.
 //!
-//! Open file description locks (fcntl(2), F_OFD_SETLK), one per client, are held against other processes, and
-//! gone with the last descriptor. A fork shares the description, so a child that kept it would hold its
-//! parent's clients.
+//! Open file description locks (fcntl(2), F_OFD_SETLK), one per client, exclude other processes, and end when
+//! the last descriptor is closed. A forked child shares the description, so a child that kept the descriptor
+//! would hold its parent's clients.
 //!
-//! A program may close descriptors that it does not know, as daemons do, and open files of its own under
-//! their numbers. So each use first asks the kernel whether the number is still the lock file's. Otherwise
-//! the locks are gone, and this module forgets the descriptor, which is the program's.
+//! A program may close descriptors that it does not know, as daemons do, and may open files of its own under
+//! the same numbers. So each use first asks the kernel whether the descriptor is still the lock file's. If
+//! not, the locks are gone, and this module forgets the descriptor, because the descriptor now belongs to the
+//! program.
 //!
 //! Nothing here allocates: clients are locked in signal handlers, and files
 //! opened again in fork handlers.
@@ -29,13 +30,13 @@ use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 pub struct LockFile {
     /// The file's descriptor; -1 after this type or the program has closed it.
     descriptor: AtomicI32,
-    /// The file that the descriptor had when it was moved in.
+    /// Identity of the file that was moved in.
     inode: Option<Inode>,
     /// The byte of client 0.
     base: u64,
     /// True if the file is `/dev/hypertrace`, whose clients are leased and not locked.
     is_module: bool,
-    /// Lowest number of the descriptor, if the system has one left.
+    /// Lowest number that the descriptor should have, if the system has such a number left.
     lowest: RawFd,
 }
 
@@ -46,8 +47,8 @@ impl LockFile {
     /// Lowest number of a descriptor that is not a standard stream's.
     pub const ANY: RawFd = 3;
 
-    /// Moves the file in. `base` is the byte of client 0, `lowest` the lowest number that its descriptor is
-    /// to have.
+    /// Moves the file in. `base` is the byte of client 0. `lowest` is the lowest number that the file's
+    /// descriptor should have.
     pub fn new(file: impl Into<OwnedFd>, base: u64, lowest: RawFd) -> LockFile {
         let descriptor = raise(file.into(), lowest).into_raw_fd();
         let inode = inode_of(descriptor);
@@ -228,11 +229,12 @@ pub(crate) fn own_description(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Gives the file a descriptor from `lowest` on that is closed on exec, if the system has one left.
+/// Gives the file a descriptor that is closed on exec and whose number is at least `lowest`, if the system
+/// has such a number left.
 fn raise(file: OwnedFd, lowest: RawFd) -> OwnedFd {
     fcntl_dupfd_cloexec(&file, lowest).unwrap_or_else(|_| {
-        // The call fails for a closed descriptor only, and this one may have come over a socket, without the
-        // flag.
+        // This call fails only for a closed descriptor. The flag is set here, because a descriptor that has
+        // come over a socket may lack the flag.
         let _ = fcntl_setfd(&file, FdFlags::CLOEXEC);
         file
     })

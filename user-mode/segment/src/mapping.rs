@@ -69,7 +69,8 @@ impl Mapping {
     pub fn replace(&self) {
         let fixed = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: exactly this mapping, of shared memory whose words may change at any time.
+        // SAFETY: the call replaces exactly this mapping, which is shared memory whose words may change at
+        // any time.
         let _ = unsafe { mmap_anonymous(self.at.cast(), self.len, protection, fixed) };
     }
 

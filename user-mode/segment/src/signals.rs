@@ -1,5 +1,5 @@
-//! Keeps work in a program's process from disturbing the program: no signal handler runs meanwhile, and no
-//! signal that the work causes reaches the program.
+//! Keeps this project's work in a program's process from disturbing the program: no signal handler runs
+//! during the work, and no signal that the work causes reaches the program.
 //!
 //! Unsafe, because of C functions. A signal handler may call all functions here: none allocates or takes a
 //! lock.
