@@ -14,15 +14,15 @@
  * For x86-64 and AArch64, from C11 and C++17 on, freestanding or not, with gcc or clang. Loads and stores of registers
  * are single instructions that no compiler splits, merges or repeats. Nothing waits or allocates.
  *
- * A client is of one CPU or thread. An interrupt may emit in the middle of an emit: its event is dropped
- * and counted.
+ * A client belongs to one CPU or thread. If an interrupt emits in the middle of an emit, the interrupt's
+ * event is dropped and counted.
  *
  * Macros that a source may define before it includes the header, as the module for Linux does (guest-lib/linux-module):
  *
- *     HYPERTRACE_BARE_HAS_TYPES    there are uint64_t, bool, NULL, .. without the headers of C
- *     HYPERTRACE_BARE_NOW(device)  the time, if it may be another clock's than the CPU's counter: device->clock says which
- *     HYPERTRACE_BARE_FENCE()      orders stores before it and after it, also to memory that is not write-back
- *     HYPERTRACE_BARE_EVENTS       most events of a client that have a text: a power of two, up to 1,024
+ *     HYPERTRACE_BARE_HAS_TYPES    the source defines uint64_t, bool, NULL, .. itself, without C's headers
+ *     HYPERTRACE_BARE_NOW(device)  reads the clock that device->clock names, if not always the CPU's counter
+ *     HYPERTRACE_BARE_FENCE()      orders earlier stores before later stores, also to memory that is not write-back
+ *     HYPERTRACE_BARE_EVENTS       maximum number of a client's events with a text: a power of two, up to 1,024
  *
  * docs/c.md describes its use.
  *
@@ -135,7 +135,10 @@
 #define HYPERTRACE_ABI_STATE_ENDED 0x2U
 /* End of the constants. */
 
-/* The host knows no more texts of a client: others than the first ones are not described. */
+/*
+ * Maximum number of texts that a client sends; by default, as many as the host keeps. The host shows other
+ * events as untyped.
+ */
 #if !defined(HYPERTRACE_BARE_EVENTS)
 #define HYPERTRACE_BARE_EVENTS HYPERTRACE_ABI_MAX_SCHEMAS
 #endif
@@ -158,20 +161,21 @@ struct hypertrace_bare_device {
     uint64_t *data;
     unsigned char *control;
     uint64_t *rings;
-    /* Whether the rings are mapped other than write-back, so that stores need fences: true unless the caller
-       clears it. */
+    /* Whether stores need fences, because the rings are not mapped write-back. True unless the caller clears
+       this member. */
     bool is_fenced;
     bool overwrites;
     uint64_t features;
     uint32_t clients, args;
-    /* Kind of the clock in lease records, and why it was chosen: 0 if nobody chose. */
+    /* Kind of the clock that lease records announce, and the reason for its choice, 0 if unknown. */
     uint32_t clock, reason;
-    /* Of KICK and of the clients' registers, in bytes. */
+    /* Offsets in bytes of KICK and of the first client's registers. */
     uint64_t kick, registers;
     uint64_t client_stride, schema_words, ring_words, block_words, reserve_words;
-    /* Ticks after which the host must be woken. */
+    /* Longest pause, in ticks, after which an emit need not wake the host. */
     uint64_t pause;
-    /* Bytes of the regions that are used, their places in a window, and its size. */
+    /* For each region, the size of its used part and its offset in a window; and the window's size. All in
+       bytes. */
     uint64_t used[HYPERTRACE_BARE_REGIONS], offset[HYPERTRACE_BARE_REGIONS], window;
 };
 
@@ -183,15 +187,16 @@ struct hypertrace_bare {
     volatile bool is_busy;
     bool is_fresh;
     uint64_t token, head, limit, sequence, last, schema_len;
-    /* Totals of dropped events: no room; in the middle of another emit; of CPUs without a client, which the caller may
-       add here. */
+    /* Totals of dropped events: those that found no room, those in the middle of another emit, and those of
+       CPUs without a client, which the caller may add here. */
     volatile uint64_t lost_full, lost_busy, lost_unattached;
     uint64_t lease[2 + 4 + (4 + HYPERTRACE_ABI_MAX_NAME + 7) / 8];
-    /* Ids of the events that are described. Half of the slots stay empty, so that a search ends soon. */
+    /* Ids of the events whose texts are in the schema log, and the number of these events. Half of the
+       table's slots stay empty, so that a search ends soon. */
     uint32_t described, known[2 * HYPERTRACE_BARE_EVENTS];
 };
 
-/* An event, by its text: name(field:type,field:type). */
+/* An event. Its text has the form name(field:type,field:type). */
 struct hypertrace_bare_event {
     const char *text;
     uint32_t length, id, name_hash;
@@ -199,18 +204,19 @@ struct hypertrace_bare_event {
 
 /* The host's answer to a reference point. */
 struct hypertrace_bare_reply {
-    /* One of HYPERTRACE_ABI_STATUS_. FAILED, too, if the point was not made, or nobody has answered. */
+    /* One of HYPERTRACE_ABI_STATUS_. FAILED also means that the point was not made, or that the host has not
+       answered. */
     uint32_t status;
-    /* The host's raw counter. 0: it is not known. */
+    /* The host's raw counter, 0 if unknown. */
     uint64_t host_time;
 };
 
-/* Names that end with an underscore are not for programs, but for the module for Linux. */
+/* Names that end with an underscore are only for this header and the module for Linux. */
 
-/* Stores to a register, by one instruction of the form that emulators' plugins know. */
+/* Stores to a register by one marked instruction, which emulators' plugins recognise. */
 static inline void hypertrace_bare_store_(void *to, uint64_t value) {
 #if defined(__x86_64__)
-    /* In both dialects: -masm=intel takes the second. */
+    /* The text has both dialects of assembly, because -masm=intel selects the second. */
     __asm__ volatile("{movq %1, %c2(%0)|mov qword ptr [%0 + %c2], %1}"
                      :
                      : "r"((uintptr_t)to - HYPERTRACE_ABI_MARK_DISPLACEMENT), "r"(value),
@@ -224,7 +230,7 @@ static inline void hypertrace_bare_store_(void *to, uint64_t value) {
 #endif
 }
 
-/* Loads a word that may trap, by one instruction. */
+/* Loads a word by one instruction, because the load may trap. */
 static inline uint64_t hypertrace_bare_load_(const void *from) {
     uint64_t value;
 #if defined(__x86_64__)
@@ -248,7 +254,7 @@ static inline uint64_t hypertrace_bare_ticks_(void) {
 #endif
 }
 
-/* Returns the counter's name and frequency, as page G has them. */
+/* Returns the word of page G that describes the CPU's counter: the counter's kind and frequency. */
 static inline uint64_t hypertrace_bare_counter_(void) {
 #if defined(__x86_64__)
     return HYPERTRACE_ABI_COUNTER_TSC;
@@ -266,7 +272,7 @@ static inline uint64_t hypertrace_bare_counter_(void) {
 #define HYPERTRACE_BARE_FENCE() __atomic_thread_fence(__ATOMIC_SEQ_CST)
 #endif
 
-/* Orders stores to memory that is shared. */
+/* Orders earlier stores to shared memory before later stores. */
 static inline void hypertrace_bare_order_(const struct hypertrace_bare_device *device) {
     if (device->is_fenced) {
         HYPERTRACE_BARE_FENCE();
@@ -275,7 +281,7 @@ static inline void hypertrace_bare_order_(const struct hypertrace_bare_device *d
     }
 }
 
-/* Stores to a word that is shared, after all that was stored before. */
+/* Stores to a shared word after all earlier stores. */
 static inline void hypertrace_bare_publish_(const struct hypertrace_bare_device *device,
                                             volatile uint64_t *word, uint64_t value) {
     if (device->is_fenced) {
@@ -287,7 +293,7 @@ static inline void hypertrace_bare_publish_(const struct hypertrace_bare_device 
     }
 }
 
-/* Adds 1 to a count. On x86-64 an interrupt may do so too at any time. */
+/* Adds 1 to a count. On x86-64, an interrupt may add to the same count at any time. */
 static inline void hypertrace_bare_count_(volatile uint64_t *count) {
 #if defined(__x86_64__)
     __asm__ volatile("{addq $1, (%0)|add qword ptr [%0], 1}" : : "r"(count) : "memory", "cc");
@@ -308,7 +314,7 @@ static inline uint64_t hypertrace_bare_round_up_(uint64_t number, uint64_t unit)
     return (number + unit - 1) / unit * unit;
 }
 
-/* Returns the size of a region of the window of which so many bytes are used. */
+/* Returns the size of a region in the window, given the size of its used part. */
 static inline uint64_t hypertrace_bare_region_(uint64_t used) {
     uint64_t size = HYPERTRACE_ABI_MIN_BAR;
     while (size < used) {
@@ -317,14 +323,17 @@ static inline uint64_t hypertrace_bare_region_(uint64_t used) {
     return size;
 }
 
-/* Copies a config page, word by word: loads of it may trap. */
+/* Copies a config page word by word, because loads from the page may trap. */
 static inline void hypertrace_bare_copy_config_(uint64_t *config, const void *page) {
     for (uint32_t i = 0; i < HYPERTRACE_ABI_CONFIG_WORDS; i++) {
         config[i] = hypertrace_bare_load_((const unsigned char *)page + 8 * i);
     }
 }
 
-/* Fills what follows from a copy of a config page. Returns NULL, or why it is none: the bounds of docs/abi.md. */
+/*
+ * Fills in the device's members from a copy of a config page. Returns NULL, or the reason why the
+ * copy is no valid config page by docs/abi.md.
+ */
 static inline const char *hypertrace_bare_describe_device_(struct hypertrace_bare_device *device,
                                                            const uint64_t *config) {
     const uint64_t version = config[HYPERTRACE_ABI_CONFIG_VERSION];
@@ -359,7 +368,7 @@ static inline const char *hypertrace_bare_describe_device_(struct hypertrace_bar
     device->args = (uint32_t)args;
     device->clock = HYPERTRACE_ABI_CLOCK_COUNTER;
     device->reason = 0;
-    /* After the registers of 2016. Each has a page. */
+    /* KICK follows the registers of 2016. KICK and each client's registers have a page of their own. */
     device->kick = hypertrace_bare_round_up_(8 * clients, HYPERTRACE_ABI_PAGE);
     device->registers = device->kick + HYPERTRACE_ABI_PAGE;
     device->client_stride = (2 * HYPERTRACE_ABI_PAGE + schema + ring) / 8;
@@ -367,7 +376,7 @@ static inline const char *hypertrace_bare_describe_device_(struct hypertrace_bar
     device->ring_words = ring / 8;
     device->block_words = block / 8;
     device->reserve_words = ring / 8 / HYPERTRACE_ABI_RESERVED_PART;
-    /* Without a frequency, less than the shortest time that it can be. */
+    /* If the frequency is unknown, a number of ticks that is shorter than the pause at every frequency. */
     device->pause = frequency != 0 ? frequency / 1000 * HYPERTRACE_ABI_PAUSE_MS : 100000;
     device->used[HYPERTRACE_BARE_CONFIG] = HYPERTRACE_ABI_PAGE;
     device->used[HYPERTRACE_BARE_DATA] =
@@ -383,8 +392,8 @@ static inline const char *hypertrace_bare_describe_device_(struct hypertrace_bar
 }
 
 /*
- * Looks for a device whose BARs 0, 1, 2 and 4 are mapped at these addresses. Returns false if it is none, or has
- * impossible sizes.
+ * Looks for a device whose BARs 0, 1, 2 and 4 are mapped at these addresses. Returns false if there is no
+ * device, or if the device has impossible sizes.
  */
 static inline bool hypertrace_bare_at_bars(struct hypertrace_bare_device *device, const void *bar0,
                                            void *bar1, void *bar2, void *bar4) {
@@ -396,7 +405,10 @@ static inline bool hypertrace_bare_at_bars(struct hypertrace_bare_device *device
     return hypertrace_bare_describe_device_(device, config) == NULL;
 }
 
-/* As hypertrace_bare_at_bars, for a device in an MMIO window, or a segment that is mapped at this address. */
+/*
+ * Does the same as hypertrace_bare_at_bars for a device in an MMIO window, or a segment, that is
+ * mapped at this address.
+ */
 static inline bool hypertrace_bare_at_window(struct hypertrace_bare_device *device, void *window) {
     unsigned char *base = (unsigned char *)window;
     if (!hypertrace_bare_at_bars(device, base, NULL, NULL, NULL)) {
@@ -426,7 +438,7 @@ static inline void hypertrace_bare_kick(const struct hypertrace_bare *client) {
     }
 }
 
-/* Wakes a host that may have stopped to look at rings. */
+/* Wakes a host that may have stopped looking at rings. */
 static inline void hypertrace_bare_wake_(const struct hypertrace_bare *client) {
     if ((client->device->features & HYPERTRACE_ABI_FEATURE_KICK) != 0) {
         hypertrace_bare_kick(client);
@@ -448,14 +460,14 @@ static inline uint64_t hypertrace_bare_meta_(uint32_t id, uint64_t words, uint64
     return id | words << 32 | flags << 48;
 }
 
-/* Returns the sequence number of the record after the last one. */
+/* Returns the sequence number of the next record. */
 static inline uint64_t hypertrace_bare_walk_(const struct hypertrace_bare *client, uint64_t head) {
     if (head == 0) {
         return 0;
     }
     const uint64_t start = hypertrace_bare_block_start_(client, head - 1);
     uint64_t sequence = *hypertrace_bare_word_(client, start);
-    /* Each turn adds at least two words, up to a block's. */
+    /* Each turn of the loop advances by at least two words, so the loop ends within a block. */
     for (uint64_t at = start + 2; at + 2 <= head;) {
         const uint64_t meta = *hypertrace_bare_word_(client, at + 1);
         if ((uint32_t)meta == HYPERTRACE_ABI_ID_PAD) {
@@ -467,15 +479,15 @@ static inline uint64_t hypertrace_bare_walk_(const struct hypertrace_bare *clien
     return sequence;
 }
 
-/* Returns whether the head and the tail that a client's last holder has left can be. */
+/* Returns whether this head, which a client's last holder has left, and this tail are possible. */
 static inline bool hypertrace_bare_is_plausible_(const struct hypertrace_bare *client, uint64_t head,
                                                  uint64_t tail) {
-    /* At a word a nanosecond a ring gets there in 36 years. */
+    /* At a word per nanosecond, the head reaches this bound after 36 years. */
     return tail <= head && head < (uint64_t)1 << 60 &&
            (client->device->overwrites || head - tail <= client->device->ring_words);
 }
 
-/* Finds the memory of a client. */
+/* Sets a client's pointers to the client's memory. */
 static inline void hypertrace_bare_attach_(struct hypertrace_bare *client,
                                            const struct hypertrace_bare_device *device, uint32_t number) {
     volatile uint64_t *area = device->rings + HYPERTRACE_ABI_MASK_BYTES / 8 + number * device->client_stride;
@@ -487,12 +499,12 @@ static inline void hypertrace_bare_attach_(struct hypertrace_bare *client,
     client->ring = client->schema + device->schema_words;
 }
 
-/* Returns the words of a field of type str with so many bytes. */
+/* Returns the number of words of a str field whose string has `length` bytes. */
 static inline uint32_t hypertrace_bare_string_words(uint32_t length) {
     return (4 + length + 7) / 8;
 }
 
-/* Stores the words of a field of type str. Returns how many. */
+/* Stores the words of a field of type str. Returns the number of words. */
 static inline uint32_t hypertrace_bare_put_string(volatile uint64_t *to, const char *text,
                                                   uint32_t length) {
     uint64_t word = length;
@@ -509,9 +521,10 @@ static inline uint32_t hypertrace_bare_put_string(volatile uint64_t *to, const c
 }
 
 /*
- * Takes client `number` of the device, which must have no other holder; kernels and firmware have the client of the
- * CPU's number. `token` is a nonzero number that no other holder has. `cpu` is shown with reference points. The
- * name is cut to 64 bytes. Returns false if there is no such client.
+ * Leases client `number` of the device, which must have no other holder. Kernels and firmware lease the
+ * client with the CPU's number. `token` is a nonzero number that no other holder has. The host shows `cpu`
+ * with reference points. The name is cut to 64 bytes. Returns false if there is no such client, or if `token`
+ * is 0.
  */
 static inline bool hypertrace_bare_lease(struct hypertrace_bare *client,
                                          const struct hypertrace_bare_device *device, uint32_t number,
@@ -524,7 +537,8 @@ static inline bool hypertrace_bare_lease(struct hypertrace_bare *client,
     client->token = token;
     client->is_busy = false;
     client->is_fresh = true;
-    /* A late answer to the last holder is none to this one. */
+    /* Numbers go on after the last holder's, so that a late answer to the last holder is not taken for an
+       answer to this holder. */
     if (hypertrace_bare_traps(device)) {
         hypertrace_bare_store_(hypertrace_bare_register_(client, HYPERTRACE_ABI_REGISTER_LEASE), token);
         client->seq = (uint32_t)client->host[HYPERTRACE_ABI_H_REPLY];
@@ -535,7 +549,7 @@ static inline bool hypertrace_bare_lease(struct hypertrace_bare *client,
     client->head = __atomic_load_n(&client->guest[HYPERTRACE_ABI_G_HEAD], __ATOMIC_ACQUIRE);
     const uint64_t tail = __atomic_load_n(&client->host[HYPERTRACE_ABI_H_TAIL], __ATOMIC_ACQUIRE);
     if (!hypertrace_bare_is_plausible_(client, client->head, tail)) {
-        /* The host counts that, and follows. */
+        /* The host counts a fault, and continues at zero, too. */
         client->head = 0;
         __atomic_store_n(&client->guest[HYPERTRACE_ABI_G_HEAD], 0, __ATOMIC_RELEASE);
     }
@@ -567,7 +581,10 @@ static inline bool hypertrace_bare_lease(struct hypertrace_bare *client,
     return true;
 }
 
-/* Describes an event. The text must stay where it is. An invalid one makes the host show the event as untyped. */
+/*
+ * Describes an event. The text must stay at its address. If the text is invalid, the host shows the
+ * event as untyped.
+ */
 static inline struct hypertrace_bare_event hypertrace_bare_event_of(const char *text) {
     struct hypertrace_bare_event event = {text, 0, HYPERTRACE_ABI_FNV_START, 0};
     for (; text[event.length] != 0; event.length++) {
@@ -582,10 +599,11 @@ static inline struct hypertrace_bare_event hypertrace_bare_event_of(const char *
     return event;
 }
 
-/* Writes an event's text to the log of schemas, before its first record. */
+/* Writes an event's text to the schema log, before the event's first record. */
 static inline void hypertrace_bare_describe_(struct hypertrace_bare *client,
                                              const struct hypertrace_bare_event *event) {
-    /* The step is odd, so that it leads to each slot. Ids with the same first slot seldom have the same second one. */
+    /* The step is odd, so that the search reaches every slot. Ids with the same first slot seldom have the
+       same second slot. */
     uint32_t at = event->id;
     uint32_t *known = &client->known[at % (2 * HYPERTRACE_BARE_EVENTS)];
     while (*known != event->id) {
@@ -618,7 +636,10 @@ static inline void hypertrace_bare_describe_(struct hypertrace_bare *client,
     }
 }
 
-/* Begins an emit. Returns its timestamp in `now`, or false, counted, if it is in the middle of another. */
+/*
+ * Begins an emit, and stores its timestamp to `now`. In the middle of another emit, counts the
+ * event and returns false.
+ */
 static inline bool hypertrace_bare_enter_(struct hypertrace_bare *client, uint64_t *now) {
     if (client->is_busy) {
         hypertrace_bare_count_(&client->lost_busy);
@@ -626,7 +647,7 @@ static inline bool hypertrace_bare_enter_(struct hypertrace_bare *client, uint64
     }
     client->is_busy = true;
     hypertrace_bare_barrier_();
-    /* After the flag: what an interrupt emits before it is earlier. */
+    /* Read after the flag is set, so that an event that an interrupt emitted before the flag is earlier. */
     *now = HYPERTRACE_BARE_NOW(client->device);
     if (*now < client->last) {
         /* The clock was set back. */
@@ -646,7 +667,7 @@ static inline void hypertrace_bare_store_losses_(struct hypertrace_bare *client)
     client->guest[HYPERTRACE_ABI_G_LOST_UNATTACHED] = client->lost_unattached;
 }
 
-/* Publishes the totals of dropped events. Call it at the end, if there is one. */
+/* Publishes the totals of dropped events. A program that ends calls this function at its end. */
 static inline void hypertrace_bare_publish_losses(struct hypertrace_bare *client) {
     if (!client->is_busy) {
         client->is_busy = true;
@@ -656,7 +677,7 @@ static inline void hypertrace_bare_publish_losses(struct hypertrace_bare *client
     }
 }
 
-/* Fills the words up to the block's end. A single word needs no pad. */
+/* Fills the words up to the block's end by a pad record. A single word needs no pad. */
 static inline void hypertrace_bare_pad_(const struct hypertrace_bare *client, uint64_t from,
                                         uint64_t to) {
     if (to - from >= 2) {
@@ -674,8 +695,8 @@ static inline void hypertrace_bare_move_head_(struct hypertrace_bare *client, ui
 }
 
 /*
- * Has the head where the next record of so many words begins, which may open a block. Returns false if there is no
- * room, or it is too long for any block.
+ * Moves the private head to the position of the next record, of `words` words, and opens a block if
+ * necessary. Returns false if there is no room, or the record is too long for any block.
  */
 static inline bool hypertrace_bare_find_room_(struct hypertrace_bare *client, uint64_t words,
                                               bool opens, bool is_point) {
@@ -694,7 +715,7 @@ static inline bool hypertrace_bare_find_room_(struct hypertrace_bare *client, ui
         const uint64_t tail = __atomic_load_n(&client->host[HYPERTRACE_ABI_H_TAIL], __ATOMIC_ACQUIRE);
         const uint64_t end = (opens ? block_start + 2 : head) + words;
         const uint64_t room = device->ring_words - (is_point ? 0 : device->reserve_words);
-        /* A tail beyond the end is the host's mistake. */
+        /* A tail beyond the end is the host's mistake, and the ring counts as full. */
         if (tail > end || end - tail > room) {
             return false;
         }
@@ -706,7 +727,7 @@ static inline bool hypertrace_bare_find_room_(struct hypertrace_bare *client, ui
         }
     }
     if (opens) {
-        /* Where the ring overwrites, the head is published before words of a block are overwritten. */
+        /* In overwrite mode, the host must see the published head before an overwritten word of the block. */
         hypertrace_bare_order_(device);
         hypertrace_bare_pad_(client, head, block_start);
         *hypertrace_bare_word_(client, block_start) = client->sequence;
@@ -717,12 +738,15 @@ static inline bool hypertrace_bare_find_room_(struct hypertrace_bare *client, ui
     return true;
 }
 
-/* Finds the place of a record, after the record of the lease: as long as that is not written, each one is dropped. */
+/*
+ * Finds the place of a record, after writing the lease record if it is not in the ring yet. While
+ * the lease record finds no room, this function returns false.
+ */
 static inline bool hypertrace_bare_make_room_(struct hypertrace_bare *client, uint64_t now,
                                               uint64_t words, bool is_point) {
     if (client->is_fresh) {
         const uint64_t lease_words = 2 + (client->lease[1] >> 32 & 0xffff);
-        /* A block has the token of one lease. */
+        /* The lease record opens a block, because a block belongs to one lease. */
         if (!hypertrace_bare_find_room_(client, lease_words, true, is_point)) {
             return false;
         }
@@ -737,9 +761,10 @@ static inline bool hypertrace_bare_make_room_(struct hypertrace_bare *client, ui
 }
 
 /*
- * Begins a record with so many words of payload. Returns where the caller stores them, in any order, before it calls
- * hypertrace_bare_end with the same number; or NULL if the event is dropped, and counted. Flags are 0, or
- * HYPERTRACE_ABI_REFERENCE_POINT for one that may use the part of the ring that is kept for such.
+ * Begins a record with `count` words of payload. Returns the address to which the caller stores these words,
+ * in any order, before the caller calls hypertrace_bare_end with the same `count`. If the event is dropped,
+ * counts the event and returns NULL. `flags` is 0, or HYPERTRACE_ABI_REFERENCE_POINT for a record that may
+ * use the reserved part of the ring.
  */
 static inline volatile uint64_t *hypertrace_bare_begin(struct hypertrace_bare *client,
                                                        const struct hypertrace_bare_event *event,
@@ -750,7 +775,7 @@ static inline volatile uint64_t *hypertrace_bare_begin(struct hypertrace_bare *c
         return NULL;
     }
     if (now - client->last > client->device->pause) {
-        /* If this event is dropped, the next one does not follow the same pause. */
+        /* Set now, so that the next event does not follow the same pause if this event is dropped. */
         client->last = now;
         hypertrace_bare_wake_(client);
     }
@@ -791,14 +816,14 @@ static inline bool hypertrace_bare_record_(struct hypertrace_bare *client,
     return true;
 }
 
-/* Returns whether the host has taken all records of the ring. A load from memory that is shared. */
+/* Returns whether the host has taken all records of the ring, by a load from shared memory. */
 static inline bool hypertrace_bare_is_taken(const struct hypertrace_bare *client) {
     return __atomic_load_n(&client->host[HYPERTRACE_ABI_H_TAIL], __ATOMIC_ACQUIRE) == client->head;
 }
 
 /*
- * Records an event in the ring: `args` has a word for each field, or those of hypertrace_bare_put_string. Returns
- * false if it is dropped, and counted.
+ * Records an event in the ring: `args` has a word for each field, or the words of hypertrace_bare_put_string
+ * for a str field. If the event is dropped, counts the event and returns false.
  */
 static inline bool hypertrace_bare_emit(struct hypertrace_bare *client,
                                         const struct hypertrace_bare_event *event,
@@ -806,14 +831,14 @@ static inline bool hypertrace_bare_emit(struct hypertrace_bare *client,
     return hypertrace_bare_record_(client, event, args, count, 0);
 }
 
-/* Writes the slot, and stores its number to EMIT. In an emit. */
+/* Writes the slot, and stores the point's number to EMIT. The caller has begun an emit. */
 static inline void hypertrace_bare_fire_(struct hypertrace_bare *client,
                                          const struct hypertrace_bare_event *event, uint64_t now,
                                          const uint64_t *args, uint32_t count) {
     volatile uint64_t *slot = &client->guest[HYPERTRACE_ABI_G_SLOT];
-    /* 0 asks a segment's host for nothing. */
+    /* The number skips 0, because 0 does not ask a segment's host for anything. */
     client->seq = client->seq + 1 != 0 ? client->seq + 1 : 1;
-    /* First the word that a segment's host may still poll for the point before. */
+    /* This word comes first, because a segment's host may still poll it for the previous point. */
     slot[3] = count;
     slot[0] = client->seq | (uint64_t)event->id << 32;
     hypertrace_bare_order_(client->device);
@@ -828,8 +853,8 @@ static inline void hypertrace_bare_fire_(struct hypertrace_bare *client,
 }
 
 /*
- * Begins a point, up to the store to EMIT. The caller ends the emit. Returns false, counted, if it is in the middle of
- * another, or has too many words.
+ * Begins a reference point, up to the store to EMIT. The caller ends the emit. If the point is in the middle
+ * of another emit or has too many words, counts the point as lost and returns false.
  */
 static inline bool hypertrace_bare_begin_point_(struct hypertrace_bare *client,
                                                 const struct hypertrace_bare_event *event,
@@ -858,9 +883,9 @@ static inline uint64_t hypertrace_bare_reply_(const struct hypertrace_bare *clie
 }
 
 /*
- * Makes a reference point, in order with what the host does: one exit. Returns whether the point is recorded, and stores
- * the host's answer unless `reply` is NULL. In a segment, where nothing traps, the point is a record that may use the part
- * of the ring that is kept for such, and the time is 0.
+ * Makes a reference point, which is ordered with what the host does, by one exit. Returns whether the point
+ * is recorded, and stores the host's answer to `reply`, unless `reply` is NULL. In a segment, where stores do
+ * not trap, the point is a record that may use the reserved part of the ring, and the host's time is 0.
  */
 static inline bool hypertrace_bare_point(struct hypertrace_bare *client,
                                          const struct hypertrace_bare_event *event,
@@ -888,8 +913,8 @@ static inline bool hypertrace_bare_point(struct hypertrace_bare *client,
 }
 
 /*
- * Records an event of the interface of 2016, with as many arguments as the device has for one: those that are not
- * given are 0. One exit. Needs no lease. Does nothing where nothing traps.
+ * Records an event of the interface of 2016, by one exit. The event has as many arguments as the device was
+ * built for; missing arguments are 0. Needs no lease. Does nothing if stores do not trap.
  */
 static inline void hypertrace_bare_2016(const struct hypertrace_bare_device *device, uint32_t number,
                                         uint64_t arg1, const uint64_t *args, uint32_t count) {

@@ -1,4 +1,4 @@
-/* Prints the span in whose course the host records this program. */
+/* Prints the span during which the host records this program. */
 #include <hypertrace.h>
 #include <stdio.h>
 #include <string.h>
