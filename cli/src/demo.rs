@@ -439,7 +439,8 @@ Next:
   hypertrace report {dir} | less  show the whole timeline
   hypertrace regions {dir}        show where time went
   hypertrace info {dir}           count events and losses
-  babeltrace2 {dir}/ctf | less    show it by a CTF reader
+  hypertrace export {dir} --to perfetto -o demo.pftrace
+                                  write a file for ui.perfetto.dev
 ",
         wrapped(&counts, "")
     ))

@@ -256,6 +256,11 @@ fn perfetto(args: &Args, out: &Path) -> Result<()> {
     if !parts.is_empty() && out != Path::new("-") {
         say(format_args!("also {}", parts.join(", ")));
     }
+    if args.states.is_none() && counts.states > 0 && out != Path::new("-") {
+        say(
+            "viewers before Perfetto 57 do not show intervals of threads: for these, give --states slices",
+        );
+    }
     if counts.not_counted > 0 {
         let (count, why) = (grouped(counts.not_counted), "`hypertrace regions` says why");
         say(format_args!("{count} regions could not be measured and are left out: {why}"));

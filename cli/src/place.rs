@@ -2,12 +2,14 @@
 
 use crate::Usage;
 use crate::kernel;
+use crate::output::say;
 use anyhow::{Context, Result, bail};
 use hypertrace_format::folder::{Folder, Share};
 use hypertrace_format::limits::MAX_SESSION_JSON;
 use hypertrace_trace::session_json;
 use rustix::fs::{OFlags, RenameFlags, Stat, renameat_with};
 use serde::Deserialize;
+use std::cell::RefCell;
 use std::fs;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -23,35 +25,109 @@ struct Description {
     finished: bool,
 }
 
+/// The directory of a new session, and the sessions that were renamed to make room for the new session.
+#[derive(Debug)]
+pub struct Output {
+    path: PathBuf,
+    moved: RefCell<Option<Moved>>,
+}
+
+/// Sessions that were renamed. The last session has `.old` added to its name. The session that had that name
+/// has `.older` instead, until the new recording has begun.
+#[derive(Debug)]
+struct Moved {
+    here: Folder,
+    name: String,
+    has_older: bool,
+}
+
+impl Output {
+    /// Returns the path of the directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes the session before the last one, because the new recording has begun.
+    pub fn settle(&self) {
+        let Some(Moved { here, name, .. }) = self.moved.take().filter(|moved| moved.has_older)
+        else {
+            return;
+        };
+        let older = older(&name);
+        if let Err(why) = here.remove_tree(&*older) {
+            say(format_args!("cannot remove {older}, the session before the last one: {why}"));
+        }
+    }
+
+    /// Gives the sessions their names back if nothing was recorded, and settles otherwise.
+    pub fn give_back(&self) {
+        let is_free = |moved: &Moved| {
+            moved.here.stat_of(&*moved.name).is_err_and(|why| why.kind() == ErrorKind::NotFound)
+        };
+        if self.moved.borrow().as_ref().is_some_and(is_free) {
+            let moved = self.moved.take();
+            if let Some(Err(why)) = moved.as_ref().map(Moved::give_back) {
+                say(format_args!("{why:#}"));
+            }
+        }
+        self.settle();
+    }
+}
+
+impl Moved {
+    fn give_back(&self) -> Result<()> {
+        let Moved { here, name, has_older } = self;
+        let old_name = old(name);
+        rename(here, &old_name, name)?;
+        if *has_older { rename(here, &older(name), &old_name) } else { Ok(()) }
+    }
+}
+
+fn old(name: &str) -> String {
+    format!("{name}.old")
+}
+
+fn older(name: &str) -> String {
+    format!("{name}.older")
+}
+
+/// Renames a directory. Whatever has got the new name meanwhile stays.
+fn rename(here: &Folder, from: &str, to: &str) -> Result<()> {
+    renameat_with(here, from, here, to, RenameFlags::NOREPLACE)
+        .with_context(|| format!("cannot rename {from} to {to}"))
+}
+
 /// Returns the directory for a new session: the given or the default directory. A session in the default
 /// directory, or with `overwrites` in the given directory, is renamed: `.old` is added to its name, in place
-/// of the session that had this name.
+/// of the session that had this name. [`Output::settle`] removes that session.
 ///
 /// # Errors
 /// If the directory has something other than a session of this user that has ended, or if the given directory
 /// has a session.
-pub fn output(given: Option<&Path>, overwrites: bool) -> Result<PathBuf> {
+pub fn output(given: Option<&Path>, overwrites: bool) -> Result<Output> {
     let path = given.unwrap_or(Path::new(DEFAULT));
+    let made = |moved| Output { path: path.to_owned(), moved: RefCell::new(moved) };
     let above = Folder::above(path, Share::Owner);
     // If the directory above cannot be opened, the new session cannot be made either, and that error says
     // why.
     let Some((above, name)) =
         above.ok().and_then(|(above, name)| Some((above, name.into_string().ok()?)))
     else {
-        return Ok(path.to_owned());
+        return Ok(made(None));
     };
     if given.is_none() || overwrites {
         // `complete` takes the path, because the note about a recording says by path where the recording is.
         let is_recorded = !kernel::complete(path);
-        make_room(&above, &name, is_recorded)?;
-    } else if matches!(find(&above, &name), Ok(Some((_, State::Ended | State::Killed)))) {
+        return Ok(made(make_room(above, &name, is_recorded)?));
+    }
+    if matches!(find(&above, &name), Ok(Some((_, State::Ended | State::Killed)))) {
         bail!(Usage(format!(
             "{} has a session: name another directory with -o, or give --overwrite, which renames the session to \
              {name}.old",
             path.display()
         )));
     }
-    Ok(path.to_owned())
+    Ok(made(None))
 }
 
 /// Returns the directory that a recording joins: the given directory, or the default directory if a session
@@ -59,10 +135,13 @@ pub fn output(given: Option<&Path>, overwrites: bool) -> Result<PathBuf> {
 ///
 /// # Errors
 /// As [`output`].
-pub fn joined(given: Option<&Path>, overwrites: bool) -> Result<PathBuf> {
+pub fn joined(given: Option<&Path>, overwrites: bool) -> Result<Output> {
+    let made = |path: &Path| Output { path: path.to_owned(), moved: RefCell::new(None) };
     match given {
-        Some(given) if !overwrites => Ok(given.to_owned()),
-        None if matches!(find(&here()?, DEFAULT)?, Some((_, State::Live))) => Ok(DEFAULT.into()),
+        Some(given) if !overwrites => Ok(made(given)),
+        None if matches!(find(&here()?, DEFAULT)?, Some((_, State::Live))) => {
+            Ok(made(Path::new(DEFAULT)))
+        }
         _ => output(given, overwrites),
     }
 }
@@ -80,34 +159,53 @@ enum State {
     Killed,
 }
 
-/// Renames the session of this name to `NAME.old`, and removes the session that had that name. `is_recorded`:
-/// the kernel's events are still recorded into the session.
-fn make_room(here: &Folder, name: &str, is_recorded: bool) -> Result<()> {
+/// Renames the session of this name to `NAME.old`, and the session that had that name to `NAME.older`.
+/// `is_recorded`: the kernel's events are still recorded into the session.
+fn make_room(here: Folder, name: &str, is_recorded: bool) -> Result<Option<Moved>> {
     if here.stat_of(name).is_err_and(|why| why.kind() == ErrorKind::NotFound) {
-        return Ok(());
+        return Ok(None);
     }
-    let old_name = format!("{name}.old");
+    let (old_name, older_name) = (old(name), older(name));
     // `old` is found before `last`: another command may rename `last` to `old_name` at any moment, and `last`
-    // must not be removed.
-    let old = find(here, &old_name);
-    let Some((folder, last)) = find(here, name)? else { return Ok(()) };
+    // must not be renamed twice.
+    let [older, old] = [find(&here, &older_name), find(&here, &old_name)];
+    let Some((folder, last)) = find(&here, name)? else { return Ok(None) };
     check(if is_recorded { State::Live } else { last }, name)?;
-    if let Some((old, state)) = old? {
-        check(state, &old_name)?;
-        let removed = old.remove_all().and_then(|()| here.remove_empty(&*old_name));
-        removed.with_context(|| format!("cannot remove {old_name}"))?;
-    }
-    // Whatever has got this name meanwhile stays, because of `NOREPLACE`.
-    renameat_with(here, name, here, &*old_name, RenameFlags::NOREPLACE)
-        .with_context(|| format!("cannot rename {name} to {old_name}"))?;
     let id = |stat: Stat| (stat.st_dev, stat.st_ino);
-    if here.stat_of(&*old_name).map(id)? != folder.stat().map(id)? {
-        // Another command has made the session that was renamed, so the old name is restored.
-        renameat_with(here, &*old_name, here, name, RenameFlags::NOREPLACE)
-            .with_context(|| format!("cannot rename {old_name} to {name}"))?;
-        bail!(Usage(format!("{name} was made by another command at this moment: try again")));
+    let is_same = |folder: &Folder, name: &str| -> Result<bool> {
+        Ok(here.stat_of(name).map(id)? == folder.stat().map(id)?)
+    };
+    let raced = || Usage(format!("{name} was made by another command at this moment: try again"));
+    // A command that was killed before its recording began has left `older`.
+    let older = older?;
+    if let Some((_, state)) = &older {
+        check(*state, &older_name)?;
     }
-    Ok(())
+    let has_older = match old? {
+        Some((old, state)) => {
+            check(state, &old_name)?;
+            if let Some((older, _)) = older {
+                let removed = older.remove_all().and_then(|()| here.remove_empty(&*older_name));
+                removed.with_context(|| format!("cannot remove {older_name}"))?;
+            }
+            rename(&here, &old_name, &older_name)?;
+            if !is_same(&old, &older_name)? {
+                // Another command has renamed the last session meanwhile, so that session gets its name back.
+                rename(&here, &older_name, &old_name)?;
+                bail!(raced());
+            }
+            true
+        }
+        None => false,
+    };
+    let moved = Moved { here: here.clone(), name: name.to_owned(), has_older };
+    rename(&here, name, &old_name)?;
+    if !is_same(&folder, &old_name)? {
+        // Another command has made the session that was renamed, so the names are restored.
+        moved.give_back()?;
+        bail!(raced());
+    }
+    Ok(Some(moved))
 }
 
 /// Refuses a session that is being recorded, or whose events may still be recovered.

@@ -252,5 +252,8 @@ fn say_end(args: &Args, ring: u64, summary: &Summary, was_reset: bool) {
             line.push_str("; nothing says how many events programs lost when the VM was reset");
         }
         say(line);
+        if summary.records > 0 {
+            say(format_args!("next: hypertrace regions {}", args.output.display()));
+        }
     }
 }

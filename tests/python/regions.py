@@ -65,6 +65,29 @@ def interleaved():
     asyncio.run(all_tasks())
 
 
+def nested():
+    """Regions inside those of their own task, while those of other tasks begin and end."""
+
+    async def fetch(n):
+        with hypertrace.region("request", n=n):
+            await asyncio.sleep(0.001)
+            await load(n)
+
+    @hypertrace.region("load", kind="of a request")
+    async def load(n):
+        with hypertrace.region("parse"):
+            sum(range(1_000))
+        with hypertrace.region("own", target=n, name="own"):
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.005 * (4 - n))
+        hypertrace.event("loaded", n=n)
+
+    async def all_tasks():
+        await asyncio.gather(*[fetch(n) for n in range(4)])
+
+    asyncio.run(all_tasks())
+
+
 def many():
     """100,000 regions in a coroutine."""
 
@@ -98,4 +121,4 @@ def threads():
         region.__exit__(None, None, None)
 
 
-{"functions": functions, "interleaved": interleaved, "many": many, "threads": threads}[sys.argv[1]]()
+{"functions": functions, "interleaved": interleaved, "many": many, "nested": nested, "threads": threads}[sys.argv[1]]()

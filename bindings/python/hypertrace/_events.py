@@ -4,20 +4,25 @@ An event is one call of C with two addresses: that of a call site, which `_sites
 with these fields and types, and that of the values. The dictionaries here find a call site by one look-up.
 """
 
+import contextvars
 import ctypes
 import functools
 import inspect
 import itertools
 import os
+import sys
+import threading
 
 from . import _sites
 from ._library import open_library
 
 _library, why_off = open_library()
 
-# By (name, names of fields.., types of values..), for regions with `any_client` after the name.
+# By (name, names of fields.., types of values..), for regions with `any_client`, or `_TASK` and the module, after the
+# name.
 _EVENTS = {}
 _REGIONS = {}
+_TASK = _sites.TASK
 
 
 def _event(name: str, /, **fields: object) -> None:
@@ -48,19 +53,27 @@ class _Region:
     or the function. An exception ends it too, and passes. The id is unique among the recorded processes, unless
     ``id=NUMBER`` sets it. A region that ends on another thread than it began needs ``any_client=True``.
 
-    A decorated coroutine or generator is one region from its start to its end.
+    A decorated coroutine or generator is one region from its start to its end. While an event loop of asyncio runs, a
+    region has the fields ``parent``, the id of the region around it in the same task, and ``target``, its module.
     """
 
-    __slots__ = ("_any_client", "_end", "_fields", "_given", "_id", "_name")
+    __slots__ = ("_any_client", "_end", "_fields", "_given", "_id", "_module", "_name", "_plain", "_step", "_token")
 
     def __init__(self, name: str, /, *, id: "int | None" = None, any_client: bool = False, **fields: object) -> None:
         self._name = name
         self._given = id if id is None else _sites.number(id)
         self._any_client = any_client
         self._fields = fields
+        self._module = self._token = None
 
     def __enter__(self) -> "_Region":
+        events = _modules.get("asyncio.events")
+        loop = None if events is None else events._get_running_loop()
         fields = self._fields
+        if loop is not None and self._given is None and not self._any_client:
+            # A field of the program's own has one of these names: readers could not tell it from the region's.
+            if "parent" not in fields and "target" not in fields:
+                return self._enter_task(loop)
         values = fields.values()
         try:
             begin, pack, slot, self._end = _REGIONS[(self._name, self._any_client, *fields, *map(type, values))]
@@ -78,14 +91,56 @@ class _Region:
             _emit(begin, packed)
         return self
 
+    def _enter_task(self, loop) -> "_Region":
+        """Begins a region of a task. If the task awaits in it, it is no region of the thread alone: others run then."""
+        # The caller of `__enter__` has the block.
+        module = self._module or sys._getframe(2).f_globals.get("__name__", "")
+        fields = self._fields
+        values = fields.values()
+        try:
+            found = _REGIONS[(self._name, _TASK, module, *fields, *map(type, values))]
+        except (KeyError, TypeError):
+            found = _sites.of_task(_REGIONS, self._name, module, fields)
+        begin, pack, slot, self._end, self._plain = found
+        self._step = _step_of(loop)
+        self._id = number = _next_id()
+        parent = _current.get()
+        self._token = _current.set(number)
+        if not _off[slot]:
+            try:
+                packed = pack(number, parent, *values)
+            except Exception:
+                fields = _sites.narrowed(fields)
+                begin, pack, *_ = _sites.of_task(_REGIONS, self._name, module, fields)
+                packed = pack(number, parent, *fields.values())
+            _emit(begin, packed)
+        return self
+
     def __exit__(self, kind: object, error: object, trace: object) -> None:
+        token = self._token
+        if token is not None:
+            self._token = None
+            try:
+                _current.reset(token)
+            except ValueError:
+                # The block ends in another context, as that of a generator can.
+                pass
+            if _thread.step == self._step:
+                self._end = self._plain
         end, pack, slot = self._end
         if not _off[slot]:
             _emit(end, pack(self._id))
 
     def __call__(self, function):
         _check(function)
-        new = functools.partial(_Region, self._name, id=self._given, any_client=self._any_client, **self._fields)
+        options = {"id": self._given, "any_client": self._any_client, **self._fields}
+        module = getattr(function, "__module__", None)
+
+        def new():
+            region = _Region(self._name, **options)
+            region._module = module
+            return region
+
         if inspect.iscoroutinefunction(function):
 
             async def traced(*args, **kwargs):
@@ -105,6 +160,38 @@ class _Region:
                     return function(*args, **kwargs)
 
         return functools.wraps(function)(traced)
+
+
+# Id of the region around the code that runs in this task, 0 without one.
+_current = contextvars.ContextVar("hypertrace_region", default=0)
+_modules = sys.modules
+
+
+class _Thread(threading.local):
+    """What a thread's event loop does: the number of its step, and whether `_end_step` is in the loop's queue."""
+
+    loop = None
+    step = 0
+    is_ending = False
+
+
+_thread = _Thread()
+_next_step = itertools.count(1).__next__
+
+
+def _step_of(loop) -> int:
+    """Returns the number of the loop's step. While a task does not await, the number stays, as the loop runs nothing."""
+    thread = _thread
+    if thread.loop is not loop:
+        thread.loop, thread.step, thread.is_ending = loop, _next_step(), False
+    if not thread.is_ending:
+        thread.is_ending = True
+        loop.call_soon(_end_step)
+    return thread.step
+
+
+def _end_step() -> None:
+    _thread.step, _thread.is_ending = _next_step(), False
 
 
 class _Nothing:

@@ -22,10 +22,14 @@ class _U64(int):
     """A value from 2**63 to 2**64 - 1."""
 
 
-# A kind of values is a format character of the module `struct`, or P for strings. The numbers are the types
-# of C: HYPERTRACE_TYPE_I64, U64, F64, BOOL, STR. A bool takes a word, too.
-_TYPES = {"q": 7, "Q": 3, "d": 8, "?": 9, "P": 11}
+# Stands in the key of a region of a task.
+TASK = "task"
+
+# A kind of values is a format character of the module `struct`, or P for strings, or p for a string that stays at
+# its address. The numbers are the types of C: HYPERTRACE_TYPE_I64, U64, F64, BOOL, STR. A bool takes a word, too.
+_TYPES = {"q": 7, "Q": 3, "d": 8, "?": 9, "P": 11, "p": 11}
 _WORDS = {"q": ctypes.c_int64, "Q": ctypes.c_uint64, "d": ctypes.c_double, "?": ctypes.c_uint64, "P": ctypes.c_char_p}
+_WORDS["p"] = ctypes.c_uint64
 _EXACT = {int: "q", _U64: "Q", float: "d", bool: "?"}
 
 
@@ -117,22 +121,26 @@ def _packer(arguments, words):
         members = [(f"_{at}", _WORDS[kind]) for at, kind in enumerate(kinds)]
         names["Words"], names["byref"] = type("Words", (ctypes.Structure,), {"_fields_": members}), ctypes.byref
         return eval(f"lambda {', '.join(arguments)}: byref(Words({values}))", names)
-    names["pack"] = struct.Struct("=" + "".join(kinds).replace("?", "Q")).pack
+    names["pack"] = struct.Struct("=" + "".join(kinds).replace("?", "Q").replace("p", "Q")).pack
     if values == ", ".join(arguments):
         return names["pack"]
     return eval(f"lambda {', '.join(arguments)}: pack({values})", names)
 
 
-def _made(name, suffix, own, fields):
-    """Returns a call site: its address, what packs values, its slot. Its own fields (name, kind, value) come first."""
+def _made(name, suffix, own, fields, last=()):
+    """Returns a call site: its address, what packs values, its slot.
+
+    Its own fields (name, kind, value) come first, and others last. A value is an argument's name or a constant.
+    """
     kept = [(field, kind) for field, kind, _ in own]
     words = [(kind, None, value) for _, kind, value in own]
     arguments = [value for _, _, value in own if value != "True"]
+    most = _MAX_FIELDS - len(last)
     left = []
     for at, (field, value) in enumerate(fields.items()):
         field = _identifier(field, "")
         arguments.append(f"v{at}")
-        if len(kept) == _MAX_FIELDS or any(field == other for other, _ in kept):
+        if len(kept) == most or any(field == other for other, _ in kept):
             left.append(field)
             continue
         kind, convert = _kind(type(value))
@@ -145,6 +153,8 @@ def _made(name, suffix, own, fields):
             RuntimeWarning,
             stacklevel=4,
         )
+    kept.extend((field, kind) for field, kind, _ in last)
+    words.extend((kind, None, value) for _, kind, value in last)
     address, slot = _site(_identifier(name, suffix), kept)
     return address, _packer(arguments, words), slot
 
@@ -156,14 +166,40 @@ def of_event(sites, name, fields):
     return sites.get(key) or _keep(sites, key, _made(name, "", [], fields))
 
 
+_ID, _ANY_CLIENT = ("id", "Q", "number"), ("any_client", "?", "True")
+
+
 def of_region(sites, name, any_client, fields):
     """Returns the call site of a region's begin, and that of its end, of those that are kept."""
     name = str(name)
     key = (name, any_client, *fields, *map(type, fields.values()))
-    own = [("id", "Q", "number"), ("any_client", "?", "True")][: 2 if any_client else 1]
+    own = [_ID, _ANY_CLIENT][: 2 if any_client else 1]
     return sites.get(key) or _keep(
         sites, key, (*_made(name, "_begin", own, fields), _made(name, "_end", own, {}))
     )
+
+
+# Texts of the fields `target`, by module: kept for good, as call sites have their addresses.
+_TARGETS = {}
+
+
+def of_task(sites, name, module, fields):
+    """Returns the call site of the begin of a task's region, and those of its ends: if the task awaited, and if not.
+
+    Readers know such a region by its begin, which has `id` and `parent` first and `target` last, as that of a span of
+    Rust's crate tracing.
+    """
+    name, module = str(name), str(module)
+    key = (name, TASK, module, *fields, *map(type, fields.values()))
+    found = sites.get(key)
+    if found:
+        return found
+    if module not in _TARGETS:
+        _TARGETS[module] = ctypes.create_string_buffer(_text(module))
+    target = ("target", "p", str(ctypes.addressof(_TARGETS[module])))
+    begin = _made(name, "_begin", [_ID, ("parent", "Q", "parent")], fields, [target])
+    ends = [_made(name, "_end", own, {}) for own in ([_ID, _ANY_CLIENT], [_ID])]
+    return _keep(sites, key, (*begin, *ends))
 
 
 def _keep(sites, key, made):

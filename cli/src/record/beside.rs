@@ -4,7 +4,7 @@ use super::Args;
 use crate::interrupt::Interrupts;
 use crate::kernel;
 use crate::output::say;
-use crate::place;
+use crate::place::{self, Output};
 use crate::recording::{Failure, tidy};
 use anyhow::Result;
 use hypertrace_kernel::{Config, is_incomplete};
@@ -19,10 +19,12 @@ const PERIOD: Duration = Duration::from_millis(200);
 /// Records the processes, or all threads.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let out = place::joined(args.output.as_deref(), args.overwrite)?;
-    tidy(Some(&out), || record(args, &out)).map(|()| ExitCode::SUCCESS)
+    let recorded = tidy(Some(out.path()), || record(args, &out));
+    recorded.inspect_err(|_| out.give_back()).map(|()| ExitCode::SUCCESS)
 }
 
-fn record(args: &Args, out: &Path) -> Result<()> {
+fn record(args: &Args, place: &Output) -> Result<()> {
+    let out = place.path();
     let mut config = Config::new(out);
     config.events.clone_from(&args.event);
     config.buffer_kib = args.buffer;
@@ -51,6 +53,7 @@ fn record(args: &Args, out: &Path) -> Result<()> {
             return Err(why);
         }
     };
+    place.settle();
     if !args.quiet {
         kernel::say_start(&recording, out, "Ctrl-C ends it");
     }

@@ -5,7 +5,7 @@ use super::Args;
 use crate::interrupt::Interrupts;
 use crate::kernel;
 use crate::output::{counted, grouped, say};
-use crate::place;
+use crate::place::{self, Output};
 use crate::recording::{Failure, serve, tidy};
 use crate::{Usage, units};
 use anyhow::{Context, Result, bail};
@@ -40,9 +40,11 @@ pub fn run(args: &Args, program: Option<&Program>) -> Result<ExitCode> {
         bail!(Usage(format!("{}: {why}", out.display())));
     }
     let out = place::output(args.output.as_deref(), args.overwrite)?;
-    let code = tidy(Some(&out), || record(args, &out, geometry, program, emulator.as_ref()))?;
+    let recorded =
+        tidy(Some(out.path()), || record(args, &out, geometry, program, emulator.as_ref()));
+    let code = recorded.inspect_err(|_| out.give_back())?;
     if args.regions
-        && let Err(why) = crate::regions::show(&out)
+        && let Err(why) = crate::regions::show(out.path())
     {
         // The exit code is the program's.
         say(format_args!("{why:#}"));
@@ -52,12 +54,12 @@ pub fn run(args: &Args, program: Option<&Program>) -> Result<ExitCode> {
 
 fn record(
     args: &Args,
-    out: &Path,
+    place: &Output,
     (geometry, relays): (Geometry, u32),
     program: Option<&Program>,
     emulator: Option<&Emulator>,
 ) -> Result<ExitCode> {
-    let failure = Failure::default();
+    let (failure, out) = (Failure::default(), place.path());
     // Both guards live until the session has ended, because a signal must not leave the session unfinished.
     // `interrupts` is set last, because the handler that is set last gets the signals.
     let _signals = pass_signals_on();
@@ -92,6 +94,7 @@ fn record(
             return Err(why);
         }
     };
+    place.settle();
     let monitor = serve(session.trace());
     let ran = program.map(|program| run_program(&args.program[1..], &session, program, emulator));
     let waits = args.wait && !was_told_to_end() && matches!(ran, Some((Ok(_), _)));

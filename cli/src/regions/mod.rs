@@ -433,12 +433,17 @@ impl Args {
                     || session.streams().iter().all(|stream| stream.domain == Domain::Host)
                     || maps.iter().any(|(.., map)| map.constraints() > 0)
             };
-            let next = match sessions.iter().any(has_threads) {
+            // A server that runs beside the VMM does not see the VMM's threads.
+            let is_served = sessions.iter().any(|(session, _)| session.json().served);
+            let next = match !is_served && sessions.iter().any(has_threads) {
                 true => {
                     "the kernel's events beside the session with `hypertrace record --kernel` or \
                      `record -p`"
                 }
-                false => "the guest's kernel's events with `hypertrace forward` in the guest",
+                false => {
+                    "the guest's kernel's events with `hypertrace forward` in the guest, and the host's \
+                     with `hypertrace record -a` as root"
+                }
             };
             warnings.push(format!("no kernel.dat: all time is unknown; record {next}").into());
         }

@@ -47,6 +47,35 @@ fn assert_here(dir: &Path, names: &[&str]) {
 }
 
 #[test]
+fn a_recording_that_does_not_begin_leaves_all_sessions_as_they_were() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    recorded(dir, "first");
+    recorded(dir, "second");
+    let names = ["hypertrace.data", "hypertrace.data.old"];
+    for args in [
+        &["record", "-a", "-e", "none:none", "true"][..],
+        &["record", "--kernel", "-e", "none:none", "true"],
+        &["record", "-p", "1", "-e", "none:none"],
+    ] {
+        let ran = at(dir, args);
+
+        assert!(ran.code != Some(0) && ran.stderr.contains("none:none"), "{args:?}: {ran:?}");
+        assert_here(dir, &names);
+        assert!(dir.join("hypertrace.data/second").exists(), "{args:?}");
+        assert!(dir.join("hypertrace.data.old/first").exists(), "{args:?}");
+    }
+    // A recorder that was killed before its recording began has left another directory.
+    let older = dir.join("hypertrace.data.older");
+    fs::rename(dir.join("hypertrace.data.old"), &older).unwrap();
+    recorded(dir, "third");
+    assert!(older.join("first").exists(), "no other session takes its name");
+    recorded(dir, "fourth");
+    assert_here(dir, &names);
+    assert!(dir.join("hypertrace.data.old/third").exists());
+}
+
+#[test]
 fn the_last_session_is_kept_as_old_and_the_one_before_it_is_removed() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();

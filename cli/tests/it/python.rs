@@ -171,6 +171,40 @@ fn regions_of_coroutines_match_though_they_interleave() {
 }
 
 #[test]
+fn a_region_of_a_task_is_inside_the_regions_of_its_own_task_alone() {
+    let Some(python) = Python::find() else { return };
+
+    let (lines, said) = python.trace("regions.py", &["nested"]);
+
+    assert_eq!(said, "");
+    let [requests, loads] = ["request_begin", "load_begin"].map(|name| fields(&lines, name));
+    assert_eq!((requests.len(), loads.len()), (4, 4));
+    // All requests begin first, so the order of the begins tells no parent.
+    for (request, load) in requests.iter().zip(&loads) {
+        assert_eq!((&request["parent"], &load["parent"]), (&json!(0), &request["id"]));
+        assert_eq!((&request["target"], &load["target"]), (&json!("__main__"), &json!("__main__")));
+    }
+    let ran = run(HYPERTRACE.command(["regions", "--json"]).arg(python.session()));
+    let json: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let groups = json["regions"].as_array().unwrap();
+    let request = groups.iter().find(|group| group["name"] == "request").unwrap();
+    assert_eq!(request["count"], 4, "{request}");
+    let children = |name: &str| {
+        let group = groups.iter().find(|group| group["name"] == name).unwrap();
+        group["children"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|child| child["name"].clone())
+            .collect::<Vec<_>>()
+    };
+    assert!(!children("load").contains(&json!("request")), "{json}");
+    // A region in which its task does not await is a region of its thread.
+    let ends = |name| fields(&lines, name).iter().filter(|end| end["any_client"] == true).count();
+    assert_eq!(["request_end", "load_end", "parse_end"].map(ends), [4, 4, 0]);
+}
+
+#[test]
 fn a_hundred_thousand_regions_of_a_coroutine() {
     let Some(python) = Python::find() else { return };
     assert_eq!(python.regions("regions.py", &["many"]), [("step".to_owned(), 100_000)]);
