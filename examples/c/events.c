@@ -5,7 +5,7 @@
  *     events THREADS EVENTS COMMITS POINTS
  *
  * Each thread records these numbers of events, commits and reference points alternately, and waits
- * rather than lose one. Prints nothing if all is well, or if it is not traced.
+ * rather than lose an event. Prints nothing if all is well, or if the program is not traced.
  */
 #include <hypertrace.h>
 

@@ -4,7 +4,7 @@
 
 #define NOINLINE __attribute__((noinline))
 
-/* Not a tail call: the function is open until it returns. */
+/* A store to `sum` prevents a tail call: the function is open until the call returns. */
 static volatile uint64_t sum;
 
 static NOINLINE void leaf(uint64_t n) {

@@ -1,6 +1,7 @@
 /*
- * Loads a library that traces, several times, and lets go of it; the program itself knows nothing of
- * it. Each time on a thread that ends, so that nothing of the thread keeps the library.
+ * Loads and unloads a library that traces, several times; the program itself knows nothing of
+ * tracing. Each time, a thread loads the library and ends, so that nothing of the thread keeps the
+ * library.
  */
 #include <dlfcn.h>
 #include <pthread.h>

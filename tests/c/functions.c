@@ -1,6 +1,6 @@
 /*
- * Calls functions that the compiler instruments, and counts their calls. Prints for each of them NAME ADDRESS CALLS
- * RETURNS. Its argument says how they are called.
+ * Calls functions that the compiler instruments, and counts their calls. Prints a line NAME ADDRESS
+ * CALLS RETURNS for each function. The argument says how the functions are called.
  */
 #include <hypertrace.h>
 
@@ -15,9 +15,9 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Functions with it are not instrumented. */
+/* The compiler does not instrument functions with this attribute. */
 #define PLAIN __attribute__((noinline, no_instrument_function))
-/* Functions without it may be inlined, and clones of them made. */
+/* The compiler may inline or clone functions without this attribute. */
 #define TRACED __attribute__((noinline))
 
 enum {
@@ -168,7 +168,7 @@ PLAIN static void forks(void) {
     calls();
     const pid_t child = fork();
     if (child == 0) {
-        /* Its parent's calls are not its own. */
+        /* The parent's calls do not count as the child's. */
         for (int i = 0; i < FUNCTIONS; i++) {
             functions[i].calls = functions[i].returns = 0;
         }

@@ -1,6 +1,6 @@
 /*
- * A program whose memory allocator is instrumented: the library calls it, and it calls the library.
- * Prints the number of calls of `work` in the parent and in the child.
+ * A program whose memory allocator is instrumented: the library calls the allocator, and the
+ * allocator calls the library. Prints the number of calls of `work` in the parent and in the child.
  */
 #include <hypertrace.h>
 

@@ -22,7 +22,7 @@ struct work {
 
 static void *run(void *argument) {
     const struct work *work = (const struct work *)argument;
-    /* As the interface asks for in QEMU's user mode. */
+    /* The interface asks for this call in QEMU's user mode. */
     if (qemu_hypertrace_init(work->base) != 0) {
         perror("qemu_hypertrace_init");
         abort();

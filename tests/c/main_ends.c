@@ -1,4 +1,4 @@
-/* The main thread ends before another one: the process ends with the last of them. */
+/* The main thread ends before another thread: the process ends with its last thread. */
 #include <hypertrace.h>
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* The first event of all is in a signal handler; later ones interrupt other events. */
+/* A signal handler emits the program's first event; later signals interrupt other events. */
 #include <hypertrace.h>
 
 #include <signal.h>

@@ -83,7 +83,7 @@ static void pin(void) {
     }
 }
 
-/* A thread that takes the CPU from the other one, in turns. */
+/* A thread that takes the CPU from the other thread, in turns. */
 static sem_t turns;
 static uint64_t competed;
 

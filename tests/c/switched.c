@@ -1,6 +1,6 @@
 /*
- * Events that the host switches off, and others. Prints how often values of the first were computed
- * after that.
+ * Events that the host switches off, and others. Prints how often values of the switched-off events
+ * were computed after the switch.
  */
 #include <hypertrace.h>
 
