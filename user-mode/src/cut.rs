@@ -1,8 +1,8 @@
-//! Handles a segment's file that is cut off while it is mapped: the next look at it ends the process with a
-//! message instead of a core.
+//! Handles a segment's file that is cut off while the file is mapped: the next access to the lost memory ends
+//! the process with a message instead of a core dump.
 //!
-//! The process does not continue, because it would record words that are not there as if they were. The part
-//! that was committed to the session is whole, as after any kill.
+//! The process does not continue, because the process would record words that the file no longer has. The
+//! records that were committed to the session are complete, as after any kill.
 //!
 //! Unsafe, because a signal handler makes system calls.
 #![allow(unsafe_code)]
@@ -21,10 +21,10 @@ struct Watched {
 
 static WATCHED: OnceLock<Watched> = OnceLock::new();
 
-/// Watches this segment's file: if a process that can write to the file
-/// truncates it, this process writes `said` to stderr and ends with status 1.
-/// For programs that only trace others; a memfd cannot be truncated. This function can be called once in a
-/// process, and a watched segment must not be unmapped.
+/// Watches this segment's file: if a process that can write to the file truncates it, this process writes
+/// `said` to stderr and ends with status 1. This function is for programs that only trace other programs. A
+/// segment in a memfd needs no watch, because the memfd cannot be truncated. This function can be called once
+/// in a process, and a watched segment must not be unmapped.
 ///
 /// # Errors
 /// If the process watches a segment already.

@@ -19,8 +19,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Shortest time between two boots of a guest, because each begins a generation, which must not fill the
-/// session.
+/// Shortest time between two boots of a guest. Each boot begins a generation, and generations must not fill
+/// the session.
 const BOOT: Duration = Duration::from_millis(200);
 
 /// Time for which a VM's replaced memory must stay the same: a VMM that restores a VM writes page by page.
@@ -29,12 +29,12 @@ const SETTLES: Duration = Duration::from_millis(200);
 /// Longest wait for [`SETTLES`] without a change.
 const MAX_SETTLING: Duration = Duration::from_secs(5);
 
-/// Number of passes of which one looks at all clients, even those that never rang, drains them whatever their
-/// heads say, and gives memory back. A client whose bell another program keeps silent waits as long for its
-/// first point.
+/// One of this number of passes looks at all clients, even at clients that never rang. This pass drains all
+/// clients whatever their heads say, and gives memory back. If another program keeps a client's bell silent,
+/// the client's first point waits for such a pass.
 const ALL_EVERY: u64 = 16;
 
-/// Part of a ring, 1/32, that its head must have passed before giving back the ring's memory is worth it.
+/// The head of a ring must have passed 1/32 of the ring before the ring's memory is worth giving back.
 const GROWN_PART: u64 = 32;
 
 /// State of the drain: the clients, and whose turn it is.
@@ -55,16 +55,16 @@ pub(crate) struct Drain<S> {
     booted: Option<u64>,
     /// Events lost in processes that hold no client.
     unattached: Total,
-    /// Number of looks at that total that found an impossible number.
+    /// Number of looks at the total of unattached events that found an impossible number.
     bad_totals: u64,
     settling: Option<Settling>,
     /// Head of each client when the host last gave the memory of the client's ring back.
     given_back: Box<[u64]>,
-    /// Whether a process was seen to lock a client. If none was, this process's threads may use clients
-    /// without locks, and no ring is known to be unused.
+    /// Whether a process was seen to lock a client. If no process was seen to lock a client, threads of this
+    /// process may use clients without locks, and the host cannot know that a ring is unused.
     has_locks: bool,
-    /// Number of times that this session's memory was replaced by an earlier state; `taken_over`: by another
-    /// host's memory.
+    /// Number of times that an earlier state of this session replaced the memory. `taken_over` is the number
+    /// of times that another host's memory replaced the memory.
     rollbacks: u64,
     taken_over: u64,
 }
@@ -72,10 +72,10 @@ pub(crate) struct Drain<S> {
 /// State while the memory is being replaced, as when a VM is restored.
 #[derive(Default)]
 struct Settling {
-    /// Raw counter when the change began; `last`: when the last change was seen.
+    /// Raw counter when the change began. `last` is the raw counter when this host saw the last change.
     first: u64,
     last: u64,
-    /// Tail of each client, which the host alone stores.
+    /// Tail of each client. Only the host stores tails.
     tails: Vec<u64>,
 }
 
@@ -94,8 +94,8 @@ impl Known {
     }
 }
 
-/// Drains while the points thread sleeps: once a period while there are events, less often while there are
-/// none, and all that is left at the end.
+/// Drains while the points thread sleeps: once a period while there are events, and less often while there
+/// are no events. At the end, drains all records that are left.
 pub(crate) fn run<S: EventSink>(drain: &Mutex<Drain<S>>) -> ThreadCounts {
     // A panic in a sink may leave counters out of date, but nothing half-written.
     let lock = || drain.lock().unwrap_or_else(PoisonError::into_inner);
@@ -154,12 +154,12 @@ impl<S: EventSink> Drain<S> {
         }
     }
 
-    /// Drains every client for a share of time, and calls `between` before each step and at the end. Only
-    /// looks at the heads and bells if nothing has moved since the last pass and nobody asked for this one.
-    /// Returns the time until the next pass: zero if a client has more.
+    /// Drains every client for a share of time, and calls `between` before each step and at the end. If
+    /// nothing has moved since the last pass and nobody has asked for this pass, only looks at the heads and
+    /// bells. Returns the time until the next pass: zero if a client has more.
     pub(crate) fn pass(&mut self, between: &mut dyn FnMut()) -> Duration {
-        // ORDERING: pairs with the Release in `wake_drain`: this pass sees what it was requested for, or
-        // another request follows.
+        // ORDERING: pairs with the Release in `wake_drain`: this pass sees the reason for which a thread
+        // requested the pass, or another request follows.
         let is_requested = self.state.is_drain_due.swap(false, Ordering::Acquire);
         let looks_at_all = self.state.passes.load(Relaxed).is_multiple_of(ALL_EVERY);
         let is_settling = self.is_settling();
@@ -173,8 +173,8 @@ impl<S: EventSink> Drain<S> {
         if is_point_due {
             self.state.is_point_due.store(true, Relaxed);
         }
-        // Wakes the points thread for a program that died or misbehaved between its bell and the wake, or
-        // whose bell another program silences.
+        // Wakes the points thread in place of a program: the program may have died or misbehaved after
+        // ringing its bell and before waking the thread, or another program may silence the program's bell.
         if self.state.sleeps.load(Relaxed) && (is_point_due || !self.state.is_asleep()) {
             self.state.wake_points();
         }
@@ -215,7 +215,8 @@ impl<S: EventSink> Drain<S> {
         !stayed || self.has_rung()
     }
 
-    /// Returns the time until the next pass, after a pass at `now`. `is_quiet`: that pass found nothing.
+    /// Returns the time until the next pass, after a pass at `now`. `is_quiet` says that this pass found
+    /// nothing.
     fn wait(&mut self, is_quiet: bool, now: Duration) -> Duration {
         let HostState { segment, policy, .. } = &*self.state;
         let idle = self.idle.idle_for(is_quiet, now);
@@ -267,8 +268,8 @@ impl<S: EventSink> Drain<S> {
     }
 
     /// Begins anew after restored memory has replaced the VM's memory. Nothing relates the times of the
-    /// records in its rings to the host's times, so these records make a generation of their own. Records
-    /// that the memory's last host took are not taken again.
+    /// records in the restored rings to the host's times, so these records make a generation of their own.
+    /// Records that the memory's last host took are not taken again.
     fn take_over(&mut self) {
         let state = Arc::clone(&self.state);
         let segment = &state.segment;
@@ -281,9 +282,9 @@ impl<S: EventSink> Drain<S> {
         // ORDERING: as in `Host::start`.
         local.state().store(State::Serving as u32, Ordering::Release);
         self.unattached.replace(local.lost_unattached().load(Relaxed));
-        // A version that no guest of any time knows.
+        // No guest knows this version of the mask, whatever the time of the guest's snapshot.
         state.versions.mask.store(ticks(), Relaxed);
-        // Points that the sink has from before belong to the epoch before.
+        // Points that the sink already has belong to the previous epoch.
         drain::pass(&*self.sink, |_, settings| self.set(&settings));
         let mut known = Vec::new();
         if is_rollback {
@@ -310,8 +311,8 @@ impl<S: EventSink> Drain<S> {
         state.is_settling.store(false, Relaxed);
     }
 
-    /// Begins a generation of records found in the rings, or of records to come. `found` is for records found
-    /// in the rings: the value of the raw counter since which the segment has had the restored memory.
+    /// Begins a generation of records found in the rings, or of records to come. For records found in the
+    /// rings, `found` is the raw counter at which the segment got the restored memory.
     fn begin_generation(&mut self, known: &[Known], found: Option<u64>) {
         let texts =
             Vec::from_iter(known.iter().map(|k| Vec::from_iter(k.texts.iter().map(|t| &**t))));
@@ -331,8 +332,8 @@ impl<S: EventSink> Drain<S> {
         });
     }
 
-    /// Begins a generation if a VM's guest has booted since. The rings hold records of the last boot, and the
-    /// new guest waits until they are empty.
+    /// Begins a generation if a VM's guest has booted since the last call. The rings still hold records of
+    /// the boot before, and the new guest waits until the rings are empty.
     fn look_at_boot(&mut self) {
         let state = Arc::clone(&self.state);
         let local = state.segment.local();
@@ -388,11 +389,11 @@ impl<S: EventSink> Drain<S> {
         }
     }
 
-    /// Gives back the memory of rings that no thread has: threads that come and go use one ring after the
-    /// other, up to its end.
+    /// Gives back the memory of rings that no thread has, because threads that come and go use one ring after
+    /// another up to the ring's end.
     fn give_back(&mut self) {
         let HostState { segment, is_used, .. } = &*self.state;
-        // Skips the relays, which an emulator's plugin has without a lock.
+        // The relays are skipped, because an emulator's plugin has the relays without a lock.
         let (relays, _) = segment.clients();
         let clients = (0..).zip(&mut self.given_back).zip(is_used).skip(relays as usize);
         for ((client, given_back), _) in clients.filter(|(_, is_used)| is_used.load(Relaxed)) {
@@ -452,8 +453,8 @@ impl<S: EventSink> Drain<S> {
         }
     }
 
-    /// Begins a pass. Returns the ends of the relays' rings: points up to there refer to schemas that the
-    /// pass reads before.
+    /// Begins a pass. Returns the ends of the relays' rings. Points before these ends refer to schemas that
+    /// the pass reads before the points.
     fn begin(&mut self, sink: &mut dyn DrainSink, settings: &PassConfig) -> Vec<u64> {
         self.look_at_total(sink);
         self.set(settings);
@@ -462,7 +463,8 @@ impl<S: EventSink> Drain<S> {
         // ORDERING: as in the consumer's own load.
         let head = |memory: ClientMemory<'_>| memory.guest[HEAD].load(Ordering::Acquire);
         let heads = (0..relays).map(|relay| segment.client(relay).map_or(0, head)).collect();
-        // Looks after the heads, because a client whose points are before them has rung before.
+        // The bells are read after the heads, because a client whose points are before these heads has
+        // already rung.
         self.look_at_bells();
         heads
     }

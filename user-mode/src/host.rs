@@ -1,9 +1,10 @@
-//! The host: a thread that answers reference points, and drains rings while it is awake, and a thread that
-//! drains the rings while the first one sleeps.
+//! The host, which has two threads. The points thread answers reference points and, while it is awake, drains
+//! rings. The drain thread drains the rings while the points thread sleeps.
 //!
 //! There are two threads, because a thread that sleeps until a program rings must not need a timer: disarming
-//! a timer takes longer than answering. While it is awake, the points thread drains by itself, because on two
-//! CPUs the other thread gets none: the program that asks has one CPU, and the points thread the other.
+//! a timer takes longer than answering. The points thread drains while it is awake, because on a machine with
+//! two CPUs the drain thread gets no CPU: the program that asks has one CPU, and the points thread has the
+//! other CPU.
 
 use crate::drain::{self, Drain};
 use crate::points;
@@ -81,7 +82,7 @@ impl Host {
     }
 
     fn end(&mut self) -> ThreadCounts {
-        // Stops the points before the last pass, which takes the last point.
+        // The points are stopped before the last pass, because the last pass takes the last point.
         self.state.segment.local().state().store(State::Ended as u32, Relaxed);
         // ORDERING: pairs with the fence in `Points::end`: the state is stored first.
         self.state.stop_points.store(true, Ordering::Release);
@@ -96,15 +97,15 @@ impl Host {
     }
 
     /// Ends the points thread. The thread sleeps on a word that programs can store to, so a hostile program
-    /// can keep it from being woken. The thread is then left asleep, and counted; it holds nothing that is
-    /// needed.
+    /// can keep the host from waking the thread. The host then leaves the thread asleep and counts the
+    /// thread, because the thread holds nothing that is needed.
     fn end_points(&mut self) -> ThreadCounts {
         let begin = Instant::now();
         while let Some(points) = &self.points
             && !points.is_finished()
         {
             self.state.wake_points();
-            // A thread that is awake has a pass to end.
+            // Only a sleeping thread is given up, because a thread that is awake may have a pass to end.
             if self.state.sleeps.load(Relaxed) && begin.elapsed() > MAX_WAKING {
                 self.points = None;
                 return vec![("not_woken", 1)];

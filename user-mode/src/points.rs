@@ -35,12 +35,12 @@ const RINGS: usize = 5;
 /// Number of looks at the bells between two looks at the clock.
 const LOOKS: u32 = 16;
 
-/// Number of looks without a point after which another client that rings replaces the watched one.
+/// Number of looks without a point after which another client that rings replaces the watched client.
 const IN_VAIN: u32 = 64;
 
 /// Shortest and longest nap between two looks at the bells of clients that cannot wake this thread. After a
-/// point, naps begin with the shortest and double: points that follow each other are answered soon, and a
-/// client without points costs little CPU time.
+/// point, the first nap is the shortest, and each further nap is twice as long. So points that follow each
+/// other are answered soon, and a client without points costs little CPU time.
 const NAPS: RangeInclusive<Duration> = Duration::from_micros(50)..=Duration::from_millis(1);
 
 /// State of the thread that answers points.
@@ -54,14 +54,14 @@ struct Points<'s, S> {
     memories: Vec<ClientMemory<'s>>,
     /// The bells at the last look.
     seen: Vec<u64>,
-    /// Client whose slot is looked at as well, because most points come from the client that made the last
-    /// one.
+    /// Client whose slot this thread also looks at, because most points come from the client that made the
+    /// last point.
     watched: Option<u32>,
-    /// Number of looks at that slot that found no point.
+    /// Number of looks at the watched client's slot that found no point.
     in_vain: u32,
     /// Length of the next nap, if clients cannot wake the thread.
     nap: Duration,
-    /// Number of passes before the host's ring was found full; `None` while the ring has room.
+    /// Number of passes when the host's ring was found full; `None` while the ring has room.
     full: Option<u64>,
     counts: [u64; COUNTERS.len()],
 }
@@ -108,7 +108,7 @@ pub(crate) fn run<S: EventSink>(
 
 impl<S: EventSink> Points<'_, S> {
     fn run(&mut self, drain: &Mutex<Drain<S>>) {
-        // The counter, because serving a point takes less time than reading a clock.
+        // The loop reads the counter, because reading a clock takes longer than serving a point.
         let HostState { policy, segment, .. } = self.state;
         let of = |time| in_ticks(time, segment.page().host_frequency);
         let (period, spin) = (of(policy.drain.period), of(policy.spin));
@@ -116,7 +116,8 @@ impl<S: EventSink> Points<'_, S> {
         let mut last_point = ticks();
         while !self.state.stop_points.load(Relaxed) {
             let mut served = false;
-            // Looks several times, because reading the counter takes as long as a look.
+            // The loop looks several times between two readings, because reading the counter takes as long as
+            // a look.
             for _ in 0..looks {
                 served = self.serve();
                 if served {
@@ -130,7 +131,7 @@ impl<S: EventSink> Points<'_, S> {
             }
             let stays = now.saturating_sub(last_point) < spin;
             let since_pass = now.saturating_sub(self.state.last_pass.load(Relaxed));
-            // A thread that goes to sleep leaves the pass to the other thread.
+            // If this thread goes to sleep, this thread leaves the pass to the drain thread.
             if self.state.is_drain_due.load(Relaxed) || stays && since_pass >= period {
                 let mut drain = match drain.try_lock() {
                     Ok(drain) => drain,
@@ -157,8 +158,8 @@ impl<S: EventSink> Points<'_, S> {
             watches.store(watch::ASLEEP, Relaxed);
         }
         self.state.sleeps.store(true, Relaxed);
-        // ORDERING: pairs with the fence between a bell, or a slot, and the ringer's look at this word: one
-        // of the two sees what the other did.
+        // ORDERING: pairs with a client's fence between its store to a bell or slot and its look at this
+        // word: this thread sees the bell or slot, or the client sees the word.
         fence(Ordering::SeqCst);
         let HostState { stop_points, is_drain_due, is_point_due, .. } = self.state;
         let is_needed = stop_points.load(Relaxed) || is_drain_due.load(Relaxed);
@@ -184,7 +185,7 @@ impl<S: EventSink> Points<'_, S> {
         watches.store(self.watched.map_or(watch::BELLS, |client| watch::CLIENT + client), Relaxed);
     }
 
-    /// Sleeps if clients cannot wake this thread: for a moment, or until the thread that drains has found
+    /// If clients cannot wake this thread, sleeps for a moment, or until the drain thread has found
     /// something.
     fn nap(&mut self) {
         if self.state.is_polled.load(Relaxed) {
@@ -202,8 +203,8 @@ impl<S: EventSink> Points<'_, S> {
     }
 
     /// Returns whether points must wait because the host's ring is full, and then requests a pass of the
-    /// drain. Points wait for the pass under way and a whole one: a host that cannot write answers that the
-    /// point failed.
+    /// drain. Points wait until the pass under way and a whole further pass have ended. After that, points no
+    /// longer wait, so that a host that cannot write answers that the point failed.
     fn must_drain_first(&mut self) -> bool {
         if self.sink.has_room_for_point() {
             self.full = None;
@@ -217,8 +218,9 @@ impl<S: EventSink> Points<'_, S> {
         waits
     }
 
-    /// Looks at all clients that rang, and at the watched client; at every client if a pass found a client
-    /// that has asked; at none while a VM's memory is replaced. Returns whether there was a point.
+    /// Looks at all clients that rang, and at the watched client. If a pass has found a client that has
+    /// asked, looks at every client. While a VM's memory is being replaced, looks at no client. Returns
+    /// whether there was a point.
     fn look(&mut self) -> bool {
         let mut served = false;
         if self.state.is_of_another_time() {
@@ -259,8 +261,9 @@ impl<S: EventSink> Points<'_, S> {
         served
     }
 
-    /// Watches this client's slot from now on, unless the watched client is busy. Returns the client watched
-    /// before, which has to ring from now on, and may have asked before it knew.
+    /// Watches this client's slot from now on, unless the watched client is busy. Returns the client that was
+    /// watched before. This client has to ring from now on, and may have asked for a point before the client
+    /// knew that it has to ring.
     fn watch(&mut self, client: u32) -> Option<u32> {
         let before = self.watched.filter(|before| *before != client);
         if before.is_some() && self.in_vain < IN_VAIN {
@@ -269,8 +272,8 @@ impl<S: EventSink> Points<'_, S> {
         self.watched = Some(client);
         self.in_vain = 0;
         self.watch.store(watch::CLIENT + client, Relaxed);
-        // ORDERING: pairs with the fence between a slot and its client's look
-        // at this word: one of the two sees what the other did.
+        // ORDERING: pairs with a client's fence between its store to its slot and its look at this word: this
+        // thread sees the slot, or the client sees the word.
         fence(Ordering::SeqCst);
         before
     }
@@ -280,12 +283,13 @@ impl<S: EventSink> Points<'_, S> {
         let Some(memory) = self.memories.get(client as usize) else { return false };
         // The client may have rung for something else, or an emulator's plugin may be about to answer.
         let Some(seq) = slot::asked(memory) else { return false };
-        // Marks the client before the point is taken: the pass that takes the point reads the client's
-        // schemas first.
+        // The client is marked before the point is taken, so that the pass that takes the point reads the
+        // client's schemas first.
         if let Some(is_used) = self.state.is_used.get(client as usize) {
             is_used.store(true, Relaxed);
         }
-        // Reads the time only here: the point was made after all that its thread did before.
+        // The time is read only here, so that the point's time is after everything that its thread did before
+        // the point.
         let host_time = ticks_after_loads();
         let emitted = Emitted { client, seq, host_time };
         let Points { sink, counts, state, .. } = self;
@@ -301,8 +305,8 @@ impl<S: EventSink> Points<'_, S> {
                 Status::Invalid
             }
         });
-        // ORDERING: pairs with the fence between the sleeper's word and its look at the reply: one of the two
-        // sees what the other did.
+        // ORDERING: pairs with a client's fence between its store to its word and its look at the reply: the
+        // client sees the reply, or this thread sees that the client sleeps.
         fence(Ordering::SeqCst);
         wake(memory);
         self.nap = *NAPS.start();
@@ -311,8 +315,8 @@ impl<S: EventSink> Points<'_, S> {
 
     /// Ends the answering: serves the last points.
     fn end(&mut self) {
-        // ORDERING: pairs with the fence between the sleeper's word and its look at the state, which says
-        // that this is the end.
+        // ORDERING: pairs with a client's fence between its store to its word and its look at the state: the
+        // client sees the end, or this thread sees that the client sleeps.
         fence(Ordering::SeqCst);
         self.state.is_point_due.store(true, Relaxed);
         self.look();

@@ -43,7 +43,8 @@ struct Starter {
     group: u32,
 }
 
-/// Returns the rights that the program would get beyond this process's, and the file that gives them.
+/// Returns the rights that the program would get in addition to this process's rights, and the file that
+/// gives these rights.
 pub(crate) fn of(program: &Path) -> Option<(PathBuf, Privilege)> {
     let file = executed(program);
     let meta = file.metadata().ok()?;
@@ -84,7 +85,8 @@ fn gives_capabilities(value: &[u8]) -> bool {
     value.first().is_some_and(|flags| flags & 1 != 0) || word(4) || word(12)
 }
 
-/// Returns the file that is executed in the end: for a script its interpreter, whose rights count.
+/// Returns the file that is executed in the end. For a script, this is the interpreter, because the
+/// interpreter's rights count.
 fn executed(program: &Path) -> PathBuf {
     let mut path = program.to_owned();
     for _ in 0..MAX_INTERPRETERS {

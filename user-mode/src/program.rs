@@ -70,7 +70,8 @@ impl Program {
             let folders = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
             let mut found: Vec<PathBuf> =
                 std::env::split_paths(&folders).map(|at| at.join(name)).filter(is_file).collect();
-            // Takes the file that a shell takes: the first that can be executed, else the first.
+            // Takes the file that a shell takes: the first file that can be executed or, if no file can be
+            // executed, the first file.
             found.sort_by_key(|path| !is_executable(path));
             found.into_iter().next()
         };
@@ -83,8 +84,8 @@ impl Program {
         Ok(Program { path, name: name.to_owned() })
     }
 
-    /// Returns why the program would not be traced, and the file that is the reason (of a script, its
-    /// interpreter): with more rights than this process has, it takes no segment from its environment.
+    /// Returns why the program would not be traced, and the file that is the reason; for a script, this is
+    /// the interpreter. A program with more rights than this process takes no segment from its environment.
     pub fn privilege(&self) -> Option<(PathBuf, Privilege)> {
         privilege::of(&self.path)
     }

@@ -1,8 +1,8 @@
 //! Saves the records that a crash left in a segment.
 //!
-//! A ring is read from its committed position: the packets of the dead host's session have that position, or,
-//! without a session, the ring itself. Nothing in the segment is given back meanwhile, so a recovery that
-//! fails or is killed can be repeated.
+//! A ring is read from its committed position. The packets of the dead host's session have this position;
+//! without a session, the ring itself has this position. A recovery gives nothing in the segment back, so a
+//! recovery that fails or is killed can be repeated.
 
 use crate::session::Error;
 use hypertrace_abi::atomic::{AtomicU64, Ordering, Ordering::Relaxed};
@@ -22,10 +22,11 @@ use hypertrace_trace::{Committed, Session, SessionConfig, Summary};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Saves the records that are left in the segment at `path` to a session, and returns its directory:
-/// `recovered` in the directory of `trace`, if that has the session that was being written when the host
-/// died; the directory itself if it is new or empty, where events whose schema has left the segment are shown
-/// untyped. The segment's file stays, but is not needed any more.
+/// Saves the records that are left in the segment at `path` to a session, and returns the session's
+/// directory. If the directory of `trace` has the session that was being written when the host died, the new
+/// session is in the folder `recovered` of this directory. If the directory of `trace` is new or empty, the
+/// new session is in the directory itself, and shows events whose schema has left the segment untyped. The
+/// segment's file stays, but is not needed any more.
 ///
 /// # Errors
 /// If the file is no segment, a host serves the segment, or the directory holds anything else.
@@ -81,8 +82,8 @@ fn recover_client(
     if memory.is_fresh() {
         return;
     }
-    // Uses a copy of the host's page: a program that is still alive gets no room, and what it emits from now
-    // on is ignored.
+    // The recovery uses a copy of the host's page, so that a program that is still alive gets no room in its
+    // ring. The recovery ignores events that such a program emits from now on.
     let host: Vec<AtomicU64> =
         memory.host.iter().map(|word| AtomicU64::new(word.load(Relaxed))).collect();
     let mut memory = memory;
@@ -116,7 +117,7 @@ fn recover_client(
         Some(Committed { position, sequence, token, .. }) => (position, Some(sequence), token),
         None => {
             let from = if is_possible(tail) { tail } else { oldest(&memory, head) };
-            // The header of the block says whose the records are.
+            // The header of the block contains the token of the holder whose records these are.
             (from, (from == 0).then_some(0), header(block_of(from), 1))
         }
     };
@@ -125,7 +126,7 @@ fn recover_client(
     let mut state = ConsumerState::continue_at(&place);
     let mut consumer = Consumer::new(memory, &mut state);
     if !is_possible(committed.map_or(tail, |_| position)) {
-        // Without a fault, readers would take the step in positions for damage.
+        // The fault is counted, because otherwise readers would take the step in positions for damage.
         consumer.fault(Fault::Head);
     }
     consumer.up_to(head);
@@ -234,7 +235,7 @@ mod tests {
         let facts = HostInfo::default().with(|info| info.session = session.uuid());
         let segment = Segment::create(&path, None, &geometry, &facts).unwrap();
         with_drain(&session, |sink| sink.unattached(7));
-        // Ends, because session.json is written once a second.
+        // This loop ends, because the session writes session.json once a second.
         while !std::fs::read_to_string(out.join("session.json"))
             .unwrap()
             .contains("\"lost_unattached\": 7")

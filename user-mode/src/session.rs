@@ -23,10 +23,10 @@ pub struct Config {
     pub trace: SessionConfig,
     /// Sizes, and the number of clients. Each thread that traces takes one client.
     pub geometry: Geometry,
-    /// File for the segment, so that it outlives a crash; else the segment is in memory.
+    /// File for the segment, so that the segment outlives a crash; without a file, the segment is in memory.
     pub segment: Option<PathBuf>,
-    /// Size of the file in bytes, a power of two, if it is the memory of a VM's PCI function; `None` if
-    /// programs of this host use it.
+    /// Size of the file in bytes, a power of two, if the file is the memory of a VM's PCI function; `None` if
+    /// programs of this host use the file.
     pub vm_memory: Option<u64>,
     /// Clients below this number relay points of others, as an emulator's plugin does.
     pub relays: u32,
@@ -156,7 +156,8 @@ impl Session {
         &self.segment
     }
 
-    /// Lets a program that is about to be started, and all that it starts, trace into this session.
+    /// Lets a program that is about to be started, and all programs that this program starts, trace into this
+    /// session.
     pub fn pass_to(&self, command: &mut Command) {
         command.env(ENVIRONMENT, self.segment.location());
         if let Some(descriptor) = self.segment.descriptor() {

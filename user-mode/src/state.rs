@@ -30,20 +30,21 @@ pub(crate) struct HostState {
     pub(crate) is_drain_due: AtomicBool,
     /// Whether each client has rung, made a point or written. If so, the client is or was leased.
     pub(crate) is_used: Box<[AtomicBool]>,
-    /// True if the rings are idle: the drain thread makes few passes, and looks in each for points that a VM
-    /// asks for.
+    /// True if the rings are idle. The drain thread then makes few passes, and in each pass looks for points
+    /// for which a VM asks.
     pub(crate) is_polled: AtomicBool,
     /// The thread that answers points.
     pub(crate) points_thread: OnceLock<Thread>,
-    /// True if a client has asked for a point, maybe without its bell: the points thread has to look at all
-    /// slots.
+    /// True if a client has asked for a point, maybe without ringing its bell: the points thread has to look
+    /// at all slots.
     pub(crate) is_point_due: AtomicBool,
-    /// The beat that this host stored last. Another beat in page L shows that restored memory has replaced a
-    /// VM's memory.
+    /// The beat that this host stored last. If page L has another beat, restored memory has replaced a VM's
+    /// memory.
     pub(crate) beat: AtomicU64,
-    /// True if a pass has found a beat or a tail that this host has not stored: the memory was replaced.
+    /// True if a pass has found a beat or a tail that this host has not stored, because the memory was
+    /// replaced.
     pub(crate) is_replaced: AtomicBool,
-    /// True if this host has seen that the memory was replaced, and waits until it does not change any more.
+    /// True if this host has seen that the memory was replaced, and waits until the memory no longer changes.
     pub(crate) is_settling: AtomicBool,
     /// Raw counter when the last pass ended.
     pub(crate) last_pass: AtomicU64,
@@ -78,26 +79,27 @@ impl HostState {
         }
     }
 
-    /// Requests a pass of the points thread if that is awake, else of the drain thread.
+    /// Requests a pass of the points thread if the points thread is awake, and otherwise a pass of the drain
+    /// thread.
     pub(crate) fn wake_drain(&self, drain: &Thread) {
         self.is_drain_due.store(true, Ordering::Release);
-        // ORDERING: pairs with the fence in `Points::sleep`: its last look sees the store above, or this load
-        // sees that the thread sleeps.
+        // ORDERING: pairs with the fence in `Points::sleep`: the last look of the points thread sees the
+        // store above, or this load sees that the points thread sleeps.
         fence(Ordering::SeqCst);
         if self.sleeps.load(Relaxed) {
             drain.unpark();
         }
     }
 
-    /// Returns true if restored memory may have replaced a VM's memory. The points in the restored memory are
-    /// of no epoch that has begun.
+    /// Returns true if restored memory may have replaced a VM's memory. The points in the restored memory
+    /// belong to no epoch that has begun.
     pub(crate) fn is_of_another_time(&self) -> bool {
         let is_same = || self.segment.local().beat().load(Relaxed) == self.beat.load(Relaxed);
         self.is_remote && (self.is_settling.load(Relaxed) || !is_same())
     }
 
-    /// Returns true if the thread that answers points sleeps until a program, or for a VM this process, wakes
-    /// it.
+    /// Returns true if the thread that answers points sleeps until a program wakes this thread or, for a VM,
+    /// until this process wakes this thread.
     pub(crate) fn is_asleep(&self) -> bool {
         self.is_remote || self.segment.local().watch().load(Relaxed) == watch::ASLEEP
     }

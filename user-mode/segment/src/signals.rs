@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Signals that a write causes, to a pipe without a reader or a file that is too large.
 const CAUSED: [libc::c_int; 2] = [libc::SIGPIPE, libc::SIGXFSZ];
 
-/// Signals that the CPU raises, which would kill if they were blocked.
+/// Signals that the CPU raises. If such a signal were blocked, the kernel would kill the process.
 const RAISED: [libc::c_int; 5] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
 
@@ -32,8 +32,8 @@ pub struct SignalsBlocked {
 }
 
 impl SignalsBlocked {
-    /// Returns true if signals are blocked here: the thread runs this project's code, or code called from
-    /// there, such as the program's allocator.
+    /// Returns true if signals are blocked on this thread. This thread then runs this project's code, or code
+    /// that this project's code calls, such as the program's allocator.
     #[must_use]
     pub fn is_here() -> bool {
         BLOCKED.get() > 0
@@ -77,8 +77,8 @@ impl Drop for SignalsBlocked {
             }
         }
         BLOCKED.set(BLOCKED.get() - 1);
-        // SAFETY: `mask` is what pthread_sigmask gave; errno is this thread's. A pending signal is delivered
-        // in the call, and the signal's handler keeps errno or is broken anyway.
+        // SAFETY: `mask` is what pthread_sigmask gave; errno is this thread's. The call delivers a pending
+        // signal. The signal's handler restores errno, unless the handler is broken anyway.
         unsafe {
             *libc::__errno_location() = self.errno;
             libc::pthread_sigmask(libc::SIG_SETMASK, &self.mask, null_mut());
@@ -107,16 +107,17 @@ fn take(signal: libc::c_int) {
     }
 }
 
-/// Writes a line to stderr, if stderr takes it within a time. A line for a slower reader, or for none, is
-/// lost: the program must not be killed for it. errno stays.
+/// Writes a line to stderr, if stderr takes it within a time. If the reader of stderr is slower, or if there
+/// is no reader, the line is lost, because no line may cause the program's death. errno does not change.
 pub fn say(line: &str, within: Duration) {
     // A line that a pipe has room for is written as a whole.
     let line = line.as_bytes().get(..libc::PIPE_BUF).unwrap_or(line.as_bytes());
     let within = within.as_millis().try_into().unwrap_or(libc::c_int::MAX);
     let mut poll = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
     let _signals_blocked = SignalsBlocked::begin_to_write();
-    // SAFETY: `poll` and `line` are as long as said. The standard library would take a lock, which a thread
-    // may hold that a forked child does not have.
+    // SAFETY: the lengths of `poll` and `line` are right. The standard library is not used, because the
+    // standard library would take a lock. In a forked child, the holder of this lock may be a thread that the
+    // child does not have.
     unsafe {
         if libc::poll(&mut poll, 1, within) == 1 && poll.revents == libc::POLLOUT {
             libc::write(poll.fd, line.as_ptr().cast(), line.len());

@@ -8,7 +8,8 @@ pub fn token() -> u64 {
     let mut token = [0; 8];
     match getrandom(&mut token, GetRandomFlags::NONBLOCK) {
         Ok(8) => u64::from_le_bytes(token),
-        // Too early after boot there are no random numbers, but no two threads have the same id and time.
+        // Soon after boot, the kernel may have no random numbers yet, but no two threads have the same id and
+        // time.
         _ => ticks() << 22 ^ rustix::thread::gettid().as_raw_nonzero().get() as u64,
     }
     .max(1)
