@@ -5,10 +5,10 @@
 //!
 //! A pass gives each client that has something to take a share of time, in ticks of the raw counter. Bytes or
 //! packets would not be a fair measure, because a client chooses what they cost. Each client has an account
-//! of the time spent on it. A client gets at most a share more than the waiting client with the least. A step
-//! cannot be divided, so a client whose step took longer than its share waits until the others have had as
-//! much time. Short steps come first, so that a client with little to take does not wait for all those with
-//! much. Time that no other client needs goes to any client that has more.
+//! of the time spent on it. A client gets at most a share more time than the waiting client that has had the
+//! least time. A step cannot be divided, so a client whose step took longer than its share waits until the
+//! others have had as much time. Short steps come first, so that a client with little to take does not wait
+//! for all those with much. Time that no other client needs goes to any client that has more.
 
 use crate::ring::{Consumer, ConsumerState};
 use crate::sink::{DrainSink, Drained};
@@ -32,8 +32,8 @@ pub struct Clients {
 
 impl Clients {
     /// Makes the state of `all` clients whose memory is zero. The first `relays` clients relay the points of
-    /// others. The relays share the loop's time with each other, and come after the rest, whose schemas the
-    /// points may need.
+    /// other clients. The relays share the loop's time with each other. Their turns come after the turns of
+    /// the other clients, because a relayed point may need a schema that another client has sent.
     pub fn new(relays: u32, all: u32) -> Clients {
         let groups = [relays..all, 0..relays].into_iter().filter(|group| !group.is_empty());
         Clients {
@@ -43,7 +43,7 @@ impl Clients {
     }
 
     /// Gives each client a turn: a `share` of ticks if its account allows, or else only a look whether there
-    /// is something to take. Returns whether any client has more.
+    /// is something to take. Returns whether any client has more to take.
     ///
     /// The round of a group ends after 16 shares and one step. Clients that the round did not reach come
     /// first in the next round. `now` reads the raw counter.
@@ -78,8 +78,8 @@ impl Clients {
         self.each(rings, |client, consumer| drain_rest(sink, client, consumer));
     }
 
-    /// Counts the records that are left in the rings as lost, for the end, after the last pass, if the sink
-    /// could not take them.
+    /// After the last pass, counts the records that are left in the rings as lost, because the sink could not
+    /// take them.
     pub fn discard_unread(&mut self, sink: &mut (impl DrainSink + ?Sized), rings: &mut impl Rings) {
         self.each(rings, |client, consumer| {
             consumer.discard_unread(&mut vec![0; consumer.stage_words()]);
@@ -107,7 +107,8 @@ struct Account {
     client: u32,
     /// Time spent on the client, in ticks on a scale that all accounts share.
     spent: u64,
-    /// Expected ticks of a step: those of the last step, or 7/8 of the previous expectation if more.
+    /// Expected ticks of a step: the ticks of the last step, or 7/8 of the previous expectation, whichever is
+    /// more.
     step: u64,
     /// Whether the client had more to take after its last turn.
     waits: bool,
@@ -117,8 +118,8 @@ struct Account {
 /// as ring and schema log hold.
 pub fn drain_rest(sink: &mut (impl DrainSink + ?Sized), client: u32, consumer: &mut Consumer<'_>) {
     consumer.up_to(consumer.head());
-    // Bound: no client has more than `most`, whatever it claims. Twice, because in an overwritten ring the
-    // first step skips the records that are gone, and counts as much as a whole ring.
+    // Bound: no client has more than `most`, whatever it claims. The limit is twice the capacity, because in
+    // an overwritten ring the first step skips the records that are gone, and counts as much as a whole ring.
     let most = consumer.most_words();
     let mut room = 2 * most;
     while room > 0 {
@@ -150,7 +151,7 @@ impl Group {
     }
 
     /// Calls `step` for each client: with `true` to take records, as often as its `share` of ticks allows, or
-    /// once with `false`, only to look. Returns whether any client has more.
+    /// once with `false`, only to look. Returns whether any client has more to take.
     fn round(
         &mut self,
         share: u64,
@@ -166,8 +167,9 @@ impl Group {
             None => self.floor.saturating_add(begin.saturating_sub(self.ended)),
         };
         let until = self.floor.saturating_add(share);
-        // By the time at which the next step would end, before accounts are raised to the floor, so that a
-        // client that spends less than its share stays before the others.
+        // Sorts the clients by the time at which their next step would end. Sorts them before accounts are
+        // raised to the floor, so that a client that spends less than its share stays before the other
+        // clients.
         accounts.sort_unstable_by_key(|a| (a.spent.saturating_add(a.step), a.client));
         let (mut last, mut more) = (begin, false);
         for account in accounts {

@@ -127,7 +127,7 @@ pub struct HostInfo {
 }
 
 impl HostInfo {
-    /// Returns the information as `change` leaves it.
+    /// Returns the information after `change` has modified it.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut HostInfo)) -> HostInfo {
         change(&mut self);
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn a_guest_that_does_not_know_the_callers_span_reads_the_same_page() {
-        /// Words of the page that guests read before it had the span.
+        /// Number of words of the page that such a guest reads.
         const BEFORE: usize = 0x88 / 8;
         let text = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         let parent: TraceParent = text.parse().unwrap();

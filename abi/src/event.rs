@@ -204,7 +204,7 @@ pub trait Site: Copy {
     }
 
     /// Returns the schema text, which a producer needs only on its slow path, or `None` if the host need not
-    /// know one.
+    /// know a text.
     #[inline(always)]
     fn text<'t, F: Fields>(self) -> Option<&'t dyn Text>
     where

@@ -183,9 +183,9 @@ impl Geometry {
         Geometry { clients: vcpus.saturating_add(LEASED), ..self }
     }
 
-    /// Returns the sizes for `clients` threads of programs that come and go. Each thread begins a block, so
-    /// blocks are smaller than a vCPU's: 1/256 of a ring, but from 4 KiB to 64 KiB. A ring of at least 64 KiB
-    /// then has 16 blocks.
+    /// Returns the sizes for `clients` threads of programs that come and go. Each thread begins a block, so a
+    /// block is smaller than in a ring for a vCPU: 1/256 of a ring, but from 4 KiB to 64 KiB. A ring of at
+    /// least 64 KiB then has 16 blocks.
     #[must_use]
     pub fn for_programs(clients: u32, ring_bytes: u64) -> Geometry {
         let block_bytes = (ring_bytes / 256).clamp(1 << 12, 1 << 16);

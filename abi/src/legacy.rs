@@ -2,9 +2,9 @@
 
 //! The interface of 2016, which a device still serves to old guests.
 //!
-//! An old guest reads five [words](Words) at the start of the config page. To record an event, it stores all
-//! arguments but the first to the client's slot in BAR 1, and then the first one to the register at `client *
-//! 8` in BAR 2. Newer guests use only the numbers of clients and arguments.
+//! An old guest reads five [words](Words) at the start of the config page. To record an event, the guest
+//! stores all arguments but the first to the client's slot in BAR 1, and then the first argument to the
+//! register at `client * 8` in BAR 2. Newer guests use only the numbers of clients and arguments.
 
 use crate::layout::{Geometry, WORD};
 

@@ -112,13 +112,13 @@ pub struct PassConfig {
     /// with all names on.
     pub mask: Option<[u8; MASK_BYTES as usize]>,
     /// Names of the reference points that may have an effect in the host, for which
-    /// [`EventSink::reference_point`] must be called. A relay may record others in its ring, on the host's
-    /// behalf.
+    /// [`EventSink::reference_point`] must be called. A relay may record other points in its ring, on the
+    /// host's behalf.
     pub points: NameSet,
 }
 
 impl PassConfig {
-    /// Returns the configuration as `change` leaves it.
+    /// Returns the configuration after `change` has modified it.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut PassConfig)) -> PassConfig {
         change(&mut self);
@@ -175,8 +175,8 @@ pub trait EventSink: Send + Sync {
         true
     }
 
-    /// Calls `work` once with the drain loop's side of the sink, which nobody else gets meanwhile: for a
-    /// whole pass, or between two. Reference points do not wait for `work`.
+    /// Calls `work` once with the drain loop's side of the sink, for a whole pass or between two passes. No
+    /// other caller gets this side meanwhile. Reference points do not wait for `work`.
     fn with_drain(&self, work: &mut dyn FnMut(&mut dyn DrainSink));
 }
 
@@ -215,16 +215,17 @@ pub fn with_drain<R>(
 
 /// The side of a sink that the drain loop's thread uses. The default methods suit a sink that keeps nothing.
 pub trait DrainSink {
-    /// Begins a pass over all clients. The schemas of all that vCPU threads recorded before this call are in
-    /// clients' logs, so the sink notes the ends of its own rings. Returns the settings from now on.
+    /// Begins a pass over all clients. Clients' logs contain the schemas of all records that vCPU threads
+    /// made before this call, so the sink notes the ends of its own rings now. Returns the settings from now
+    /// on.
     fn begin_pass(&mut self) -> PassConfig {
         PassConfig::default()
     }
 
     /// Begins another generation of guests with another clock, after a reset or a restore. Ring positions and
     /// sequence numbers do not continue, and consumers count losses and faults from 0. After a reset, all
-    /// rings are empty and nothing is `known`. After a restore, guests do not send what is `known` again, and
-    /// it is as untrusted as what guests send.
+    /// rings are empty and nothing is `known`. After a restore, guests do not send the facts in `known`
+    /// again. These facts are as untrusted as those that guests send.
     ///
     /// Returns the generation's clock epoch, at least `epoch`. The caller has drained or discarded all
     /// earlier records, and never calls this during a pass.
@@ -236,7 +237,7 @@ pub trait DrainSink {
     /// Begins a [generation](DrainSink::begin_generation) of events that were in the rings before this host
     /// served them, or before the machine was restored: nothing relates their times to the host's. The
     /// default method ignores this. The machine may have run since the host's raw counter was `since`, so
-    /// records of the next generation may be as old.
+    /// records of the next generation may date from then on.
     fn begin_found(&mut self, epoch: u32, known: &[KnownClient<'_>], since: u64) -> u32 {
         let _ = since;
         self.begin_generation(epoch, known)
@@ -253,7 +254,7 @@ pub trait DrainSink {
     fn last_pass(&mut self) {}
 
     /// Takes the number of further events lost in processes that hold no client, and so have no ring to
-    /// report them in.
+    /// report these losses in.
     fn unattached(&mut self, more: u64) {
         let _ = more;
     }
@@ -265,10 +266,10 @@ pub trait DrainSink {
     /// Ends the pass: the sink drains its own rings up to the ends that it noted.
     fn end_pass(&mut self) {}
 
-    /// Returns after a pass for how long the sink needs no other pass unless the drain loop is woken: the
-    /// sink's own rings are empty, the last pass found nothing in them, and a thread that records in them
-    /// after a [pause](crate::drain::PAUSE) wakes the loop. If the result is zero, the loop keeps its timer.
-    /// [`Duration::MAX`] is for ever.
+    /// Returns for how long after a pass the sink needs no other pass unless the drain loop is woken. During
+    /// this time, the sink's own rings are empty, the last pass found nothing in them, and a thread that
+    /// records in them after a [pause](crate::drain::PAUSE) wakes the loop. If the result is zero, the loop
+    /// keeps its timer. [`Duration::MAX`] is for ever.
     fn quiet_for(&mut self) -> Duration {
         Duration::ZERO
     }

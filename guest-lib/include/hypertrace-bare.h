@@ -11,8 +11,8 @@
  *         hypertrace_bare_point(&client, &stage, &n, 1, NULL);
  *     }
  *
- * For x86-64 and AArch64, from C11 and C++17 on, freestanding or not, with gcc or clang. Loads and stores of registers
- * are single instructions that no compiler splits, merges or repeats. Nothing waits or allocates.
+ * For x86-64 and AArch64, from C11 and C++17 on, freestanding or not, with gcc or clang. Loads and stores of
+ * registers are single instructions that no compiler splits, merges or repeats. Nothing waits or allocates.
  *
  * A client belongs to one CPU or thread. If an interrupt emits in the middle of an emit, the interrupt's
  * event is dropped and counted.
@@ -376,7 +376,7 @@ static inline const char *hypertrace_bare_describe_device_(struct hypertrace_bar
     device->ring_words = ring / 8;
     device->block_words = block / 8;
     device->reserve_words = ring / 8 / HYPERTRACE_ABI_RESERVED_PART;
-    /* If the frequency is unknown, a number of ticks that is shorter than the pause at every frequency. */
+    /* If the frequency is unknown, the pause of a counter of 10 MHz: too short a pause only wakes more often. */
     device->pause = frequency != 0 ? frequency / 1000 * HYPERTRACE_ABI_PAUSE_MS : 100000;
     device->used[HYPERTRACE_BARE_CONFIG] = HYPERTRACE_ABI_PAGE;
     device->used[HYPERTRACE_BARE_DATA] =

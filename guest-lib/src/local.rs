@@ -14,8 +14,8 @@ use hypertrace_abi::ring::ClientMemory;
 use hypertrace_abi::slot;
 use hypertrace_segment::LocalPages;
 
-/// Number of looks at the reply before the thread sleeps: some microseconds, which a host takes that is awake
-/// on another CPU.
+/// Number of looks at the reply before the thread sleeps. The looks take some microseconds, in which a host
+/// that is awake on another CPU answers.
 const SPINS: u32 = 200;
 
 /// Time in nanoseconds after which a thread that sleeps on the reply rings once more.
@@ -70,8 +70,8 @@ impl LocalHost {
     pub(crate) fn ask(&self, client: u32, memory: &ClientMemory<'_>, cpu: u32, seq: u32) {
         let answered = !self.is_dead() && {
             slot::ask(memory, cpu, seq);
-            // ORDERING: pairs with the host's fence between its word and its
-            // last look at the slot: one of the two sees what the other did.
+            // ORDERING: pairs with the host's fence between its word and its last look at the slot: at least
+            // one of the two sides sees the other side's store.
             fence(Ordering::SeqCst);
             if self.pages.watch().load(Relaxed) != watch::CLIENT + client {
                 self.pages.ring(client);
@@ -97,8 +97,8 @@ impl LocalHost {
         {
             let sleeps = &memory.guest[guest_page::SLEEPS];
             sleeps.store(1, Relaxed);
-            // ORDERING: pairs with the host's fence between its reply and its
-            // look at this word: one of the two sees what the other did.
+            // ORDERING: pairs with the host's fence between its reply and its look at this word: at least one
+            // of the two sides sees the other side's store.
             fence(Ordering::SeqCst);
             let begin = os::nanoseconds();
             for until in [begin + RING_AGAIN, begin + 1_000_000_000] {

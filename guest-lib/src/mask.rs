@@ -56,9 +56,9 @@ fn copy(rings: &[hypertrace_abi::atomic::AtomicU64], version: u64) {
                 slot.store(byte, Relaxed);
             }
         }
-        // The version comes last, so that a copy that a jump leaves half done is made again. The exchange
-        // fails if another thread has copied meanwhile, whose slots this one may have overwritten with older
-        // ones.
+        // Stores the version last, so that a copy that a jump leaves half done is made again. The exchange
+        // fails if another thread has copied the mask meanwhile. In this case this thread may have
+        // overwritten newer slots with older ones, and copies again.
         if VERSION.compare_exchange(before, version, Ordering::AcqRel, Relaxed).is_ok() {
             return;
         }
@@ -73,8 +73,8 @@ pub(crate) fn nobody_listens() {
     }
     fill(1);
     if VERSION.load(Ordering::Acquire) != NOBODY {
-        // Another thread has opened a channel meanwhile. Too many names on is always right: the host filters
-        // exactly.
+        // Another thread has opened a channel meanwhile. It is always right to switch too many names on,
+        // because the host filters exactly.
         fill(0);
     }
 }

@@ -16,8 +16,8 @@ mod linux {
     use std::time::Duration;
 
     /// Nap, in nanoseconds, of a thread that waits for a word whose writer cannot wake the thread. Until
-    /// `SOON`, in which a busy host answers, naps are this short; then half as long as the wait so far, and
-    /// at most `LONGEST_NAP`.
+    /// `SOON`, the time in which a busy host answers, naps are this short. Later naps are half as long as the
+    /// wait so far, and at most `LONGEST_NAP`.
     const NAP: u64 = 200_000;
     const SOON: u64 = 1_000_000;
     const LONGEST_NAP: u64 = 2_000_000;
@@ -136,7 +136,8 @@ pub(crate) fn next_region(of_client: &hypertrace_abi::atomic::AtomicU64) -> u64 
 }
 
 /// Adds 1 to a count that only one thread changes, and returns the result. A signal handler that interrupts
-/// this may get the same number, but has done with it before the thread uses it.
+/// this function may get the same number, but the handler has finished with this number before the thread
+/// uses it.
 #[inline(always)]
 fn next(count: &hypertrace_abi::atomic::AtomicU64) -> u64 {
     let next = count.load(Relaxed).wrapping_add(1);

@@ -3,9 +3,9 @@
 /// Marks a region of interest: records the event `NAME_begin(id, ..)` now, and `NAME_end(id)` when the
 /// returned value is dropped.
 ///
-/// The fields after the name are the begin's, as [`event!`](crate::event!) has them. The id, a `u64`,
-/// distinguishes passes through the region: a count of the thread's regions (of the client's, without the
-/// feature `std`), or the program's first field, `id`.
+/// The fields after the name belong to the begin event, in the syntax of [`event!`](crate::event!). The id, a
+/// `u64`, distinguishes passes through the region: a count of the thread's regions (of the client's, without
+/// the feature `std`), or the program's first field, `id`.
 ///
 /// ```
 /// fn serve(path: &str, bytes: u64) {
@@ -45,9 +45,9 @@ macro_rules! region {
     };
 }
 
-/// Marks a region as [`region!`](crate::region!) does, by two reference points, which are in order with what
-/// the host does, and on which the host's triggers act (`on begin:NAME do ..`). The region costs two exits. A
-/// point that could not be recorded is counted, and the host shows the count.
+/// Marks a region as [`region!`](crate::region!) does, but by two reference points. These points are ordered
+/// with what the host does, and the host's triggers act on them (`on begin:NAME do ..`). The region costs two
+/// exits. A point that could not be recorded is counted, and the host shows the count.
 ///
 /// ```
 /// fn on_vcpu(client: &hypertrace::Client, frame: u64) {
@@ -69,7 +69,7 @@ macro_rules! reference_region {
     };
 }
 
-/// Makes a region of two events of a kind. Takes the next id only if the begin event is switched on.
+/// Makes a region of two events of the same kind. Takes the next id only if the begin event is switched on.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! region_of {

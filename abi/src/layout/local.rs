@@ -12,10 +12,10 @@ pub const ENVIRONMENT: &str = "HYPERTRACE_SEGMENT";
 /// Offset of page L in the config region. The host writes this page, except for [`WATCH`],
 /// [`LOST_UNATTACHED`] and [`BOOT`].
 pub const PAGE_L: u64 = 0x1000;
-/// Offset of the bells in the config region. Each client has a byte, to which the client's holder adds 1 to
-/// make the host look at the client's registers, by an atomic add to the whole u64, because all sides access
-/// these words whole. A byte that wraps carries into the next byte, whose client the host then looks at in
-/// vain.
+/// Offset of the bells in the config region. Each client has a byte. The client's holder adds 1 to this byte
+/// to make the host look at the client's registers. The holder adds atomically to the whole u64 around the
+/// byte, because all sides access these words whole. A byte that wraps carries into the next byte, whose
+/// client the host then looks at in vain.
 pub const BELLS: u64 = 0x2000;
 
 /// u32 in page L, a shared futex: what the host polls, one of [`watch`].
@@ -61,7 +61,8 @@ pub mod watch {
     /// Nothing: the host sleeps on this word. A client stores [`BELLS`] before it wakes the host, so that a
     /// host that is about to sleep does not.
     pub const ASLEEP: u32 = 1;
-    /// All bells, and with `CLIENT` + *n* the slot of client *n*, which need not ring for a reference point.
+    /// The host polls all bells. With `CLIENT` + *n*, the host also polls the slot of client *n*, so client
+    /// *n* need not ring its bell for a reference point.
     pub const CLIENT: u32 = 2;
 }
 

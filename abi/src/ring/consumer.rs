@@ -112,8 +112,8 @@ pub struct Pulled {
     pub more: bool,
 }
 
-/// Number of words after which one [`Consumer::pull`] ends, at the next block: records that the visitor drops
-/// and blocks without records cost time, too.
+/// Number of words after which one [`Consumer::pull`] ends, at the next block. Without this limit, records
+/// that the visitor drops and blocks without records could take any time.
 const PULL_WORDS: u64 = 1 << 15;
 
 /// The host's side of one client.
@@ -180,7 +180,8 @@ impl<'a> Consumer<'a> {
     }
 
     /// Starts again at the consumer's first place, or at the oldest record after this place that a ring in
-    /// overwrite mode still contains. All records that this skips count as overwritten once more.
+    /// overwrite mode still contains. All records that are skipped in this way count as overwritten once
+    /// more.
     pub fn rewind(&mut self) {
         let faults = self.state.committed.faults;
         let start = Cursor { faults, ..self.state.origin };
@@ -297,8 +298,8 @@ impl<'a> Consumer<'a> {
                     fence(Ordering::Acquire);
                     let now = memory.guest[guest_page::HEAD].load(Relaxed);
                     if is_ahead(oldest(&memory, now), cursor.position) {
-                        // This part was overwritten while it was copied. The cursor moves past it, so that
-                        // every pull makes progress.
+                        // This part was overwritten while it was copied. The cursor moves past this part, so
+                        // that every pull makes progress.
                         pulled.more = skip_overwritten(&memory, cursor, head, now);
                         break;
                     }
@@ -465,8 +466,8 @@ fn skip_overwritten(memory: &ClientMemory<'_>, cursor: &mut Cursor, head: u64, n
     is_there
 }
 
-/// Enters the block at `cursor`, whose header is `sequence` and `token`. Returns `false` if another holder
-/// than that of the records taken owns the block: the pull ends before it.
+/// Enters the block at `cursor`, whose header is `sequence` and `token`. Returns `false` if the block belongs
+/// to another holder than the records taken so far: the pull ends before this block.
 #[inline(never)]
 fn enter_block(cursor: &mut Cursor, pulled: &mut Pulled, sequence: u64, token: u64) -> bool {
     if token != cursor.token && pulled.records > 0 {
@@ -507,7 +508,8 @@ fn walk(
 ) {
     let base = cursor.position;
     let len = source.len();
-    // Header words that are left, if an earlier head was within the header: no record begins there.
+    // If an earlier head was within the block's header, skips the rest of the header, because no record
+    // begins there.
     let header = BLOCK_HEADER_WORDS.saturating_sub(base - memory.block_start(base));
     let mut at = header as usize;
     if header == BLOCK_HEADER_WORDS {

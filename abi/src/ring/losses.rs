@@ -60,8 +60,8 @@ impl<'m> Producer<'m> {
         }
     }
 
-    /// Counts events that interrupted the client's owner in the library outside of an emit like events that
-    /// interrupt an emit.
+    /// If an event interrupts the client's owner in the library, but outside of an emit, counts the event as
+    /// if it had interrupted an emit.
     pub fn count_busy(&self, events: u64) {
         self.state.lost_busy.fetch_add(events, Relaxed);
         self.state.unpublished.store(1, Relaxed);

@@ -101,9 +101,9 @@ pub(super) fn give_up(state: &ProducerState) {
 
 /// A way to wake the ring's reader, the thread that drains it.
 pub trait Wake: Sync + core::fmt::Debug {
-    /// Wakes the reader. The producer calls this in the middle of an emit that opens a block in a ring at
-    /// least a quarter full, or follows a pause: at most once per block or pause, even if the event is
-    /// dropped. Must not block, and must not emit.
+    /// Wakes the reader. The producer calls this at most once per block or pause, in the middle of an emit:
+    /// if the emit opens a block in a ring at least a quarter full, or follows a pause. The event of this
+    /// emit may still be dropped. Must not block, and must not emit.
     fn wake(&self);
 }
 
@@ -223,8 +223,8 @@ impl<'m> Producer<'m> {
         Producer { wake: Some(wake), pause: pause.min(ENDLESS), ..self }
     }
 
-    /// Returns the producer with a clock that is a call. Each emit then takes the slow path and reads this
-    /// clock there, because a call would slow down the whole hot path.
+    /// Returns the producer with a clock that is read by a call. Each emit then takes the slow path and reads
+    /// this clock there, because a call would slow down the whole hot path.
     pub fn with_system_clock(self, clock: fn() -> u64) -> Self {
         self.state.limit.store(0, Relaxed);
         Producer { system_clock: Some(clock), ..self }
@@ -453,7 +453,7 @@ impl<'m> Producer<'m> {
             give_up(state);
             compiler_fence(Ordering::SeqCst);
             if is_counted {
-                // At once, because the program may end before the next event.
+                // Publishes the totals at once, because the program may end before the next event.
                 self.count_full();
             }
         }

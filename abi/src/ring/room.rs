@@ -103,8 +103,9 @@ impl Producer<'_> {
         }
     }
 
-    /// Returns whether the next `records` records find room, each of at most `words` words, header included.
-    /// In overwrite mode, all do. Not for the hot path, because this loads from shared memory.
+    /// Returns whether there is room for the next `records` records if each record has at most `words` words,
+    /// header included. In overwrite mode, there is always room. Not for the hot path, because this loads
+    /// from shared memory.
     pub fn has_room(&self, records: u64, words: u64) -> bool {
         let memory = &self.memory;
         let words = words.max(HEADER_WORDS as u64);

@@ -41,7 +41,7 @@ impl SchemaText {
 }
 
 /// Appends a text to the log, once per lease. If the log is full or the host knows no more texts, the event
-/// is recorded without its text, and the host reports it as untyped.
+/// is recorded without its text, and the host reports the event as untyped.
 pub(super) fn announce(
     memory: &ClientMemory<'_>,
     state: &ProducerState,
@@ -73,7 +73,8 @@ fn append(memory: &ClientMemory<'_>, written: u64, text: &dyn Text, fenced: bool
     }
     let at = |i: u64| &memory.schema[(written.wrapping_add(i) & (capacity - 1)) as usize];
     at(0).store(u64::from(text.id()) | (len as u64) << 32, Ordering::Relaxed);
-    // Joined first, because the text may wrap around the log's end, and its pieces around words.
+    // Joins the pieces of the text first, because the text may wrap around the log's end, and a piece may
+    // begin in the middle of a word.
     let mut bytes = [0; MAX_WORDS * 8];
     let mut end = 0;
     text.pieces(&mut |piece| {

@@ -5,7 +5,7 @@ use hypertrace::abi::schema::{MAX_FIELDS, MAX_NAME, is_name};
 use std::ffi::OsString;
 use std::path::Path;
 
-/// Field by which readers match a region's begin and end of different processes.
+/// Field by which readers match a region's begin and its end if two processes record them.
 const ANY_CLIENT: &str = "any_client";
 
 /// Request of the command line.

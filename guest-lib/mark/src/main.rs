@@ -78,7 +78,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, String> {
         // Without a channel, the command replaces this program.
         Action::Command { command, .. } if !is_open => Ok(command::replace(command)),
         Action::Command { begin, end, command } => {
-            // A region without its beginning is in no statistics, and the command matters more.
+            // Without its begin, the region is in no statistics, but running the command matters more.
             let _ = record(begin, arguments);
             let status = command::run(command);
             let _ = record(&end.with(Value::Signed(status.into())), arguments);

@@ -98,8 +98,9 @@ fn warn(source: &str) {
     }
 }
 
-/// Returns whether no process has said so since the system started, as far as files in these folders tell,
-/// whose files a restart removes. If no folder can be written, each process is the first.
+/// Returns whether no process has said so since the system started. The first process makes a file in one of
+/// these folders, and a restart of the system removes this file. If no folder can be written, each process is
+/// the first.
 fn is_first(folders: impl IntoIterator<Item = PathBuf>) -> bool {
     let note = |folder: PathBuf| {
         let made = fs::File::create_new(folder.join("hypertrace-slow-clock"));
@@ -117,8 +118,8 @@ fn is_first(folders: impl IntoIterator<Item = PathBuf>) -> bool {
 enum Tsc {
     /// The TSC always ticks at one rate, or a hypervisor offers it, and the kernel has not dropped it.
     Kept,
-    /// The TSC is a virtual machine's, and the kernel has dropped it, perhaps for knowing too little of the
-    /// hypervisor.
+    /// The TSC is a virtual machine's, and the kernel has dropped it, perhaps because the kernel knows too
+    /// little about the hypervisor.
     Dropped,
     Unusable,
 }
@@ -165,8 +166,8 @@ impl Pace {
         self.clock
     }
 
-    /// Returns true if this many ticks are more than 10 ms, by the average frequency since this value was
-    /// made if the host knows none.
+    /// Returns true if this many ticks are more than 10 ms. If the host does not know the frequency, the
+    /// average frequency since this value was made counts.
     pub(super) fn is_over_10_ms(&self, ticks: u64) -> bool {
         if self.frequency > 0 {
             return ticks > self.frequency / 100;

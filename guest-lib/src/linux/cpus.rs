@@ -1,5 +1,6 @@
 //! Checks whether the counters of all CPUs are one clock, for a guest whose kernel has dropped the TSC. Most
-//! such kernels have compared no CPUs, but know too little of the hypervisor.
+//! such kernels have compared no counters, but have dropped the TSC because they know too little about the
+//! hypervisor.
 //!
 //! A thread visits each CPU, and reads there the counter together with CLOCK_MONOTONIC_RAW, which the kernel
 //! keeps the same on all CPUs.

@@ -53,15 +53,16 @@ pub(super) unsafe fn wiped_on_fork<T, S>(count: usize) -> io::Result<(&'static T
 
 /// Number of loads in a batch.
 const LOADS: u32 = 64;
-/// Number of batches. The fastest counts, because others may meet an interrupt or a first touch.
+/// Number of batches. The fastest batch counts, because an interrupt or a first touch may slow down other
+/// batches.
 const BATCHES: usize = 16;
-/// Extra nanoseconds from which a load counts as uncached. A load that reaches memory takes several times
-/// this much longer than one that a cache answers.
+/// Extra nanoseconds from which a load counts as uncached. A load that reaches memory takes longer than a
+/// load that a cache answers, by several times this number.
 const UNCACHED_NS: u32 = 20;
 
-/// Measures the kind of a mapping by the time of loads, compared to loads from private memory: stores are
-/// out, as any word may be in use. Loads distinguish write-back memory from the other kinds, which need
-/// fences.
+/// Measures the kind of a mapping by the time of loads, compared to loads from private memory. Stores cannot
+/// be measured, because any word may be in use. Loads distinguish write-back memory from the other kinds,
+/// which need fences.
 pub(super) fn memory_type(words: &[AtomicU64]) -> MemoryType {
     let private: [AtomicU64; 8] = std::array::from_fn(|_| AtomicU64::new(0));
     let floor = fastest(&private);

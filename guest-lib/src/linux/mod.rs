@@ -12,8 +12,8 @@
 //!
 //! A thread's first event may be in a signal handler: it leases a client without allocating. The process's
 //! first event looks for the device, which allocates, so a program whose first event may be in a handler
-//! calls [`open`] before. So does a program after it has closed descriptors which it does not know, the
-//! library's among them: else the next event opens the device again.
+//! calls [`open`] before. After a program has closed descriptors that it does not know, the library's among
+//! them, the program calls [`open`] again; otherwise the next event opens the device again.
 
 mod cell;
 mod clock;
@@ -70,8 +70,8 @@ pub fn open(options: &Options) -> Result<Info, OpenError> {
     process::open(options, thread::prepare)
 }
 
-/// Writes a line to stderr for a library, if stderr takes the line at once. If nobody reads, the program does
-/// not wait and gets no signal.
+/// Writes a line to stderr for a library, if stderr takes the line at once. If nobody reads stderr, the
+/// program does not wait and gets no signal.
 #[doc(hidden)]
 pub fn say(line: &str) {
     sys::say(line);

@@ -30,7 +30,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Returns the options as `change` leaves them.
+    /// Returns the options after `change` has modified them.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Options)) -> Options {
         change(&mut self);

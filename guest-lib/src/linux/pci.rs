@@ -18,7 +18,7 @@ use std::path::Path;
 pub(super) fn open(function: &Path, options: &Options) -> Result<Opened, OpenError> {
     enable(function)?;
     decode(function)?;
-    // Both ways lock the same file, because programs may come by either way.
+    // Both ways lock the same file, because one program may come by sysfs and another by uio.
     let path = bar_file(function, Region::Control.bar());
     let lock = LockFile::new(open_bar(&path, false)?, 0, LockFile::ANY);
     let mapped = map_all(function, |bar, len, is_writable| {

@@ -6,7 +6,7 @@
 //! is its own. The child finds zeros there, lets go of its parent's lock file,
 //! maps the device anew and leases clients of its own.
 //!
-//! Unsafe, because all of that is reached by one pointer and never freed.
+//! Unsafe, because all this state is reached by one pointer and never freed.
 #![allow(unsafe_code)]
 
 use super::cell::ClientCell;
@@ -441,8 +441,8 @@ impl Process {
         }
     }
 
-    /// Returns true if the channel's host has ended or its device is gone, and notes which, for the count of
-    /// later events.
+    /// Returns true if the channel's host has ended or its device is gone, and notes which of the two has
+    /// happened, for the count of later events.
     fn has_host_ended(&self) -> bool {
         if self.is_device_gone() {
             losses::set_device_gone();
@@ -646,8 +646,8 @@ impl Process {
     /// publishes losses of threads without a client. Uses only what a producer allows other threads to use.
     pub(super) fn look_after(&self) {
         self.keeps_clients();
-        // Reads these numbers before the look at the device, which, if found, was there for all events
-        // counted so far.
+        // Reads these numbers before the look at the device. If this look finds the device, the device was
+        // there for all events that these numbers count.
         for Held { cell, state, .. } in self.held() {
             cell.attempted_now.store(state.attempted(), Relaxed);
         }

@@ -55,7 +55,8 @@ extern "C" fn run<F: FnMut() -> bool>(look: *mut c_void) -> *mut c_void {
     let mut rounds = 0;
     while look() {
         rounds = (rounds + 1) % ROUNDS;
-        // If the main thread has ended and no other is left, ends too: else the process would not end.
+        // If the main thread has ended and no other thread is left, this thread ends, too; otherwise the
+        // process would not end.
         if rounds == 0 && sys::main_has_ended() && sys::threads().is_some_and(|n| n <= 2) {
             break;
         }

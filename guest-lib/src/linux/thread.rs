@@ -317,11 +317,13 @@ fn use_other_client(process: &'static Process, left: Option<u32>) -> bool {
     cell.is_some()
 }
 
-/// Has [`end`] called when the thread ends, even without a client, to publish the thread's lost events.
+/// Makes the C library call [`end`] when the thread ends, even without a client, to publish the thread's lost
+/// events.
 fn end_later() {
     let key = KEY.load(Relaxed);
     if key != NO_KEY {
-        // SAFETY: the key exists. Any value but null has the destructor called, which ignores the value.
+        // SAFETY: the key exists. The C library calls the destructor for every value but null, and the
+        // destructor ignores the value.
         unsafe { libc::pthread_setspecific(key, (&raw const KEY).cast()) };
     }
 }
@@ -427,8 +429,8 @@ pub(super) fn prepare() -> Result<(), OpenError> {
 fn hook_forks() {
     static HOOKED: AtomicBool = AtomicBool::new(false);
     if !HOOKED.swap(true, Relaxed) {
-        // SAFETY: the function lives as long as the process. If there is no
-        // memory for it, the wiped pages still keep a child from harm.
+        // SAFETY: the function lives as long as the process. If there is no memory for the handler, the wiped
+        // pages still keep a child from harm.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     }
 }

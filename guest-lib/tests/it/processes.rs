@@ -74,7 +74,8 @@ fn a_child_that_never_emits_does_not_keep_its_dead_parents_client() {
     });
 }
 
-/// Without fork handlers, the child finds its wiped pages at its first event, and parts then.
+/// Without fork handlers, the child finds its wiped pages at its first event, and separates from its parent
+/// then.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_child_made_without_fork_handlers_parts_at_its_first_event() {

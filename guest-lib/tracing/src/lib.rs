@@ -80,8 +80,9 @@
 //!
 //! The layer formats no event or span that is off. If a span's begin is off at the first entry, the layer
 //! emits no later event of that span. In a guest, the enable mask switches events by patterns of their names
-//! (`trace-event request_* off`, `trace-event poll_* off`). On a host, `log_*` switch the levels, `span_*`
-//! switch all spans, all are off at first, and text backends get `log_*` and `span_*` as text, without polls.
+//! (`trace-event request_* off`, `trace-event poll_* off`). On a host, `log_*` switch the levels, and
+//! `span_*` switch all spans. All these events are off at first. Text backends get `log_*` and `span_*` as
+//! text, without polls.
 #![warn(missing_debug_implementations)]
 
 mod counts;

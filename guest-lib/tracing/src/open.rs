@@ -273,8 +273,8 @@ impl OpenSpans {
 #[inline]
 fn probes(id: u64) -> impl Iterator<Item = usize> {
     // A span's number in `Registry` has a place in its table in the low bits, the number of a thread in bits
-    // 38 to 50, and a generation above. Without the generation, a new span in an old span's place is in the
-    // old one's place here, too, whose lines are in the cache.
+    // 38 to 50, and a generation above. Without the generation, a new span in an old span's place in
+    // `Registry` gets the old span's place in this table, too, whose lines are in the cache.
     let hash = (id % (1 << 51)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
     (0..PROBES).map(move |n| (hash as usize + n) % PLACES)
 }
