@@ -7,7 +7,7 @@ use hypertrace_export::escape::Escaped;
 use hypertrace_timeline::Warning;
 use hypertrace_timeline::regions::{
     Breakdown, ByValue, Cause, CauseEntry, Exit, Group, Histogram, LeftOut, NotCounted, Part,
-    PathStep, Step, Unknown,
+    PathStep, Step, Times, Unknown,
 };
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -554,20 +554,28 @@ fn children(out: &mut String, group: &Group) -> fmt::Result {
     }
     out.push_str("  of all time, in regions inside:\n");
     let all = group.total.duration_ns.max(1) as f64;
-    let mut row = |name: &str, count: String, ns: u64| {
+    let has_idle = group.total.times.get(Part::Idle) > 0;
+    let mut row = |name: &str, count: String, ns: u64, idle: u64| {
         let share = ns as f64 * 100.0 / all;
-        writeln!(out, "    {name:<30} {count:>10} {:>13}", format!("{} {share:>3.0}%", time(ns)))
+        let sum = format!("{} {share:>3.0}%", time(ns));
+        write!(out, "    {name:<30} {count:>10} {sum:>13}")?;
+        match has_idle {
+            true => writeln!(out, "  {:>7} idle", time(idle)),
+            false => writeln!(out),
+        }
     };
-    row("self", String::new(), group.own.duration_ns)?;
+    let idle = |times: &Times| times.get(Part::Idle);
+    row("self", String::new(), group.own.duration_ns, idle(&group.own.times))?;
     let times = |count: u64| format!("{}x", grouped(count));
     let (shown, others) = group.children.split_at(group.children.len().min(MAX_NAMES));
     for child in shown {
         let name = child.name.as_deref().unwrap_or("others");
-        row(&shortened(name, 30), times(child.count), child.duration_ns)?;
+        row(&shortened(name, 30), times(child.count), child.duration_ns, idle(&child.times))?;
     }
     if !others.is_empty() {
         let count = others.iter().map(|child| child.count).sum();
-        row("others", times(count), others.iter().map(|child| child.duration_ns).sum())?;
+        let ns = others.iter().map(|child| child.duration_ns).sum();
+        row("others", times(count), ns, others.iter().map(|child| idle(&child.times)).sum())?;
     }
     Ok(())
 }

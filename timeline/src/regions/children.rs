@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
 //! Regions inside others. A region that begins and ends in another region of the same client, or of the same
-//! thread of the VMM, is a child of the innermost one.
+//! thread of the VMM, is a child of the innermost one. The children of a parted span are the spans that name
+//! the parted span as their parent. If there are none in the span's group, the span's polls are its children.
 //!
 //! The regions of a client are stored in the order of their ends, and each region has its depth. If the
 //! regions are read from the last to the first, a parent comes before its children:
@@ -14,8 +15,10 @@
 //! ```
 
 use super::parts::{Part, Times};
+use super::spans::Whole;
+use super::spans::inner::{self, Inner};
 use super::store::{Holder, NO_THREAD, Sample, State, Store};
-use super::summary::Group;
+use super::summary::{Group, Own};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -56,36 +59,113 @@ fn owner(sample: &Sample) -> Option<Owner> {
 }
 
 /// Finds the children of all groups. The groups have the numbers that the regions refer to. `spans`: the
-/// parted spans' indices, numbers of polls, and times that are in no poll and not idle.
-pub(super) fn find(groups: &mut [Group], store: &Store, spans: &[(u32, u32, u64)]) {
-    let mut found = of_parents(groups, store, |_| true);
-    for (index, polls, outside) in spans {
+/// parted spans.
+pub(super) fn find(groups: &mut [Group], store: &Store, spans: &[Whole]) {
+    let mut left = MAX_OF_ALL;
+    let mut found = inside(groups, store, |_| true, &mut left);
+    let mut outside = Vec::from_iter(groups.iter().map(|group| group.total.times));
+    for (children, outside) in found.iter().zip(&mut outside) {
+        children.iter().for_each(|child| subtract(outside, &child.times));
+    }
+    // The polls of a span and the spans inside it are at the same time.
+    let mut has_inner = vec![false; groups.len()];
+    for (parent, group, inner) in families(store) {
+        has_inner[group] = true;
+        let outside = &mut outside[group];
+        subtract(outside, &parent.times);
+        plus(outside, &inner::own(&parent.times, inner.map(|(of, child)| (of, &child.times))));
+    }
+    for Whole { index, polls, unknown, dropped } in spans {
         let sample = store.get(*index);
-        if sample.state.is_counted() && *polls > 0 {
+        let group = usize::from(sample.group);
+        if sample.state.is_counted() && *polls > 0 && !has_inner[group] {
             let mut times = sample.times;
             times.0[Part::Idle as usize] = 0;
-            times.0[Part::Unknown as usize] -= outside;
-            let children = &mut found[usize::from(sample.group)];
-            add(children, Some("poll"), (u64::from(*polls), &times), &mut MAX_OF_ALL.clone());
+            times.0[Part::Unknown as usize] -= unknown;
+            if let Some(dropped) = dropped {
+                subtract(&mut times, &store.get(*dropped).times);
+            }
+            subtract(&mut outside[group], &times);
+            add(
+                &mut found[group],
+                Some("poll"),
+                (u64::from(*polls), &times),
+                &mut MAX_OF_ALL.clone(),
+            );
         }
     }
-    for (group, mut children) in groups.iter_mut().zip(found) {
+    add_inner(&mut found, groups, store, |_| true, &mut left);
+    for ((group, mut children), times) in groups.iter_mut().zip(found).zip(outside) {
         sort(&mut children);
         group.children = children;
+        group.own = Own { duration_ns: times.total(), times };
     }
 }
 
-/// Returns the children of those regions that are parents, by the number of the parent's group.
+/// Iterates over the parted spans with other spans inside, the numbers of their groups, and the spans inside.
+fn families(
+    store: &Store,
+) -> impl Iterator<Item = (&Sample, usize, impl Iterator<Item = (&Inner, &Sample)>)> {
+    store.inner.iter().filter_map(|(parent, inner)| {
+        let parent = store.get(*parent);
+        let of = |of: &'_ Inner| store.get(of.index).state != State::Dropped;
+        let mut all = inner.iter().filter(move |inner| of(inner)).peekable();
+        let is_any = parent.state.is_counted() && all.peek().is_some();
+        let all = all.map(|inner| (inner, store.get(inner.index)));
+        is_any.then(|| (parent, usize::from(parent.group), all))
+    })
+}
+
+/// Adds the spans inside parted spans to the children of those that are parents.
+fn add_inner(
+    found: &mut [Vec<Child>],
+    groups: &[Group],
+    store: &Store,
+    is_parent: impl Fn(&Sample) -> bool,
+    left: &mut usize,
+) {
+    for (_, group, inner) in families(store).filter(|(parent, ..)| is_parent(parent)) {
+        for (of, child) in inner {
+            let name = &groups[usize::from(child.group)].name;
+            let times = inner::counted(&child.times, of.counted);
+            add(&mut found[group], Some(name), (1, &times), left);
+        }
+    }
+}
+
+fn subtract(from: &mut Times, times: &Times) {
+    from.0.iter_mut().zip(times.0).for_each(|(sum, ns)| *sum = sum.saturating_sub(ns));
+}
+
+fn plus(to: &mut Times, times: &Times) {
+    to.0.iter_mut().zip(times.0).for_each(|(sum, ns)| *sum = sum.saturating_add(ns));
+}
+
+/// Returns the children of those regions that are parents, by the number of the parent's group. The polls of
+/// spans are not among the children.
 pub(super) fn of_parents(
     groups: &[Group],
     store: &Store,
     is_parent: impl Fn(&Sample) -> bool,
 ) -> Vec<Vec<Child>> {
+    let mut left = MAX_OF_ALL;
+    let mut found = inside(groups, store, &is_parent, &mut left);
+    add_inner(&mut found, groups, store, is_parent, &mut left);
+    found.iter_mut().for_each(|children| sort(children));
+    found
+}
+
+/// Returns the regions inside regions of the same client or thread.
+fn inside(
+    groups: &[Group],
+    store: &Store,
+    is_parent: impl Fn(&Sample) -> bool,
+    left: &mut usize,
+) -> Vec<Vec<Child>> {
     let mut found = vec![Vec::new(); groups.len()];
     if store.with_inside().all(|sample| sample.depth == 0) {
         return found;
     }
-    let mut left = MAX_OF_ALL;
     let mut around: HashMap<Owner, Vec<&Sample>> = HashMap::new();
     for sample in store.with_inside().rev() {
         let Some(owner) = owner(sample) else { continue };
@@ -96,11 +176,10 @@ pub(super) fn of_parents(
         let parent = around.iter().rfind(|other| other.begin_ns <= sample.begin_ns);
         if let Some(parent) = parent.filter(|p| p.state != State::Inside && is_parent(p)) {
             let name = Some(&*groups[usize::from(sample.group)].name);
-            add(&mut found[usize::from(parent.group)], name, (1, &sample.times), &mut left);
+            add(&mut found[usize::from(parent.group)], name, (1, &sample.times), left);
         }
         around.push(sample);
     }
-    found.iter_mut().for_each(|children| sort(children));
     found
 }
 
@@ -133,5 +212,5 @@ fn add(
     let child = &mut children[at];
     child.count += count;
     child.duration_ns += times.total();
-    child.times.0.iter_mut().zip(times.0).for_each(|(sum, time)| *sum += time);
+    plus(&mut child.times, times);
 }

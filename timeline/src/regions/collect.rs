@@ -22,7 +22,8 @@ use super::marks::{Kinds, Reasons};
 use super::pairs::Pairs;
 use super::parts::{Divided, Evidence, Interval, Part, Reason, Stream};
 use super::region_path::Path;
-use super::roles::{Role, Roles};
+use super::roles::{Role, Roles, has_parted};
+use super::spans::inner::Link;
 use super::spans::{Key, Spans};
 use super::steals::Steals;
 use super::store::{Detail, NO_BOUND, State, Store};
@@ -87,6 +88,8 @@ struct Pass<'a> {
     polling: Option<(Key, bool)>,
     /// Number that stands for the polls of the span that ends now.
     parting: Option<u64>,
+    /// Place of the span that ends now in the span around it.
+    ending: Option<Link>,
     /// Memory for intervals of a guest's thread that are divided.
     placed: Vec<(Interval, Option<Reason>)>,
     last_halt: LastHalt,
@@ -284,9 +287,14 @@ impl<'a> Pass<'a> {
             reasons: Reasons::new(),
             store: Store::new(),
             waited: waited::Spans::default(),
-            spans: Spans::new(sessions.iter().map(|(session, _)| session.has_lost_elsewhere())),
+            spans: Spans::new(
+                sessions
+                    .iter()
+                    .map(|(session, _)| (session.has_lost_elsewhere(), has_parted(session))),
+            ),
             polling: None,
             parting: None,
+            ending: None,
             placed: Vec::new(),
             last_halt: LastHalt::default(),
             logged: 0,

@@ -4,6 +4,7 @@
 
 use super::breakdown::{Named, rank};
 use super::parts::Times;
+use super::spans::Whole;
 use super::steals::Steals;
 use super::store::{Detail, Holder, Store};
 use super::summary::{ByValue, Group};
@@ -165,7 +166,7 @@ impl Groups {
     pub fn finish(
         mut self,
         store: &mut Store,
-        spans: &[(u32, u32, u64)],
+        spans: &[Whole],
         (steals, named): (&Steals, Named<'_>),
     ) -> Vec<Group> {
         self.by_value = HashMap::new();

@@ -62,6 +62,14 @@ fn begins_span(fields: &[Arc<str>]) -> bool {
     (&**id, &**parent, &**target) == ("id", PARENT, TARGET) && !is_of_any
 }
 
+/// Returns whether a session has events that end a span which several threads can poll.
+pub(super) fn has_parted(session: &Session) -> bool {
+    session.classes().iter().any(|class| {
+        let is_end = class.name.ends_with("_end");
+        is_end && matches!(&*class.fields, [id, any] if &**id == "id" && &**any == ANY_CLIENT)
+    })
+}
+
 /// If an event begins a span of the crate `tracing`, returns the new span's target and the number of the span
 /// around the new span. The number is 0 if there is no span around the new span.
 pub(super) fn span<'e>(event: &EventRef<'e>) -> Option<(u64, &'e [u8])> {
@@ -193,6 +201,15 @@ impl Role {
         match event.fields.iter().nth(field.into())?.1 {
             ValueRef::Str(target) => Some(target),
             _ => None,
+        }
+    }
+
+    /// Returns the number of the span around the span that an event begins, 0 if there is none.
+    pub fn parent(self, event: &EventRef<'_>) -> u64 {
+        // `begins_span` wants the field there.
+        match (self.span, event.fields.iter().nth(1)) {
+            (Some(OfSpan::Begin(_)), Some((_, ValueRef::Unsigned(parent)))) => parent,
+            _ => 0,
         }
     }
 

@@ -13,11 +13,14 @@
 //! A span that is entered once, on the thread that closes it, is an ordinary region of that thread: its end lacks the field
 //! `any_client`. Any other span is *parted*: its time is the polls', and idle.
 
+pub(super) mod inner;
+
 use super::causes::{GroupWaits, Wait};
 use super::pairs::Open;
 use super::parts::{Divided, Part, Times, between};
 use super::steps::Steps;
 use super::store::NO_CLIENT;
+use inner::{Around, Ended, Inside};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
 /// Maximum number of open spans of all sessions together, and the number of open spans that each session may
@@ -68,6 +71,10 @@ pub(super) struct Span {
     number: u64,
     /// The same number, once polls of the span are known.
     pub parted: Option<u64>,
+    /// The span around this one, if that may be parted.
+    inside: Option<Box<Inside>>,
+    /// The spans inside this one.
+    around: Option<Box<Around>>,
 }
 
 /// The polls of a span.
@@ -92,8 +99,10 @@ pub(super) struct Parted {
     polls: u32,
     /// Where the last poll ended.
     left: Option<Place>,
-    /// The last poll that ended: where, and its index in the store.
-    last: Option<(Place, u32)>,
+    /// The last poll that ended: where, its index in the store, and whether its time counts.
+    last: Option<(Place, u32, bool)>,
+    /// Index of the entry in which the future was dropped, if the entry's time counts.
+    dropped: Option<u32>,
     /// What is known of the polls.
     times: Times,
     waits: GroupWaits,
@@ -104,6 +113,8 @@ pub(super) struct Parted {
     /// Critical path of the polls, if wanted. `idle_steps` is the critical path of the idle time.
     pub steps: Steps,
     pub idle_steps: Steps,
+    /// The spans inside the span, once it ends.
+    pub inner: Vec<Ended>,
 }
 
 impl Parted {
@@ -148,8 +159,9 @@ impl Parted {
 
     /// Returns the last poll that ended, if it was here and is a region: its index in the store.
     pub fn take_last(&mut self, place: Place) -> Option<u32> {
-        let (_, index) = self.last.take().filter(|(of, _)| *of == place)?;
+        let (_, index, counts) = self.last.take().filter(|(of, ..)| *of == place)?;
         self.polls -= 1;
+        self.dropped = counts.then_some(index);
         Some(index)
     }
 
@@ -183,6 +195,19 @@ impl Parted {
     }
 }
 
+/// The polls of a parted span that has ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Whole {
+    /// Index of the span in the store.
+    pub index: u32,
+    /// Number of polls.
+    pub polls: u32,
+    /// Time in nanoseconds that is in no poll and not idle.
+    pub unknown: u64,
+    /// Index of the entry in which the future was dropped: the entry is no poll, and its time is the span's.
+    pub dropped: Option<u32>,
+}
+
 /// What a process lost of the events of its spans.
 #[derive(Clone, Copy, Debug, Default)]
 struct Lost {
@@ -207,6 +232,8 @@ struct OfSession {
     is_lossy: bool,
     /// Number of times that events of the kernel were lost.
     of_kernel: u64,
+    /// Whether spans may be parted.
+    has_parted: bool,
 }
 
 impl OfSession {
@@ -227,17 +254,19 @@ pub(super) struct Spans {
     polls: HashMap<u32, u64>,
     /// For each place whose last event ended a poll, the id of the poll's span.
     left: HashMap<Place, u64>,
-    /// The parted spans: their indices, and the number of polls and the time that is in none and not idle.
-    pub whole: Vec<(u32, u32, u64)>,
+    /// The parted spans.
+    pub whole: Vec<Whole>,
     /// Number of spans that were given up, as too many were open.
     pub beyond: u64,
 }
 
 impl Spans {
-    /// Makes those of so many sessions. `lossy`: which of the sessions lost events of threads without a ring.
-    pub fn new(lossy: impl IntoIterator<Item = bool>) -> Spans {
-        let of_session = |is_lossy| OfSession { is_lossy, ..OfSession::default() };
-        Spans { sessions: lossy.into_iter().map(of_session).collect(), ..Spans::default() }
+    /// Makes the spans of sessions. Of each session: whether threads without a ring lost events, and whether spans may be
+    /// parted.
+    pub fn new(sessions: impl IntoIterator<Item = (bool, bool)>) -> Spans {
+        let of_session =
+            |(is_lossy, has_parted)| OfSession { is_lossy, has_parted, ..OfSession::default() };
+        Spans { sessions: sessions.into_iter().map(of_session).collect(), ..Spans::default() }
     }
 
     /// Returns whether no span is open.
@@ -276,13 +305,19 @@ impl Spans {
         None
     }
 
-    pub fn begin(&mut self, key: Key, name: u32, place: Place) {
+    /// Notes the begin of a span, which names another span as the one around it, or 0.
+    pub fn begin(&mut self, key: Key, name: u32, place: Place, (parent, time): (u64, i64)) {
         self.last += 1;
         let (number, of) = (self.last, &mut self.sessions[key.session]);
         let losses = (of.lost(key.process).times, of.of_kernel);
-        let span = Span { name, place, losses, number, parted: None };
+        let has_parent = of.has_parted && parent != 0;
+        let (inside, around) = (None, None);
+        let span = Span { name, place, losses, number, parted: None, inside, around };
         of.begun.push_back((key, number));
         of.open += usize::from(self.open.insert(key, span).is_none());
+        if has_parent {
+            self.go_inside(key, parent, time);
+        }
     }
 
     /// Forgets the span of a region that is no longer waited for, if the region is a span without polls.
@@ -355,6 +390,19 @@ impl Spans {
         self.parted.get_mut(&self.open.get(&key)?.parted?)
     }
 
+    /// Takes the begin of a later poll of a span, as [`Parted::enter`].
+    pub fn enter(&mut self, key: Key, place: Place, time: i64) -> Option<(i64, i64)> {
+        let idle = self.parted(key)?.enter(place, time);
+        self.turn(key, place, true);
+        idle
+    }
+
+    /// Takes the end of a poll of a span. Returns whether the poll's time counts.
+    pub fn leave(&mut self, key: Key, place: Place, time: i64) -> bool {
+        self.turn(key, place, false);
+        self.parted(key).is_some_and(|parted| parted.leave(place, time))
+    }
+
     /// Notes that a span has polls.
     pub fn part(&mut self, key: Key, open: Open) -> Option<&mut Parted> {
         let span = self.open.get_mut(&key)?;
@@ -393,16 +441,17 @@ impl Spans {
         }
     }
 
-    /// Counts a poll as a region inside its span. The poll's time is divided later.
-    pub fn add_poll(&mut self, key: Key, index: u32, counts: bool) {
-        let Some(number) = self.open.get(&key).and_then(|span| span.parted) else { return };
-        let Some(parted) = self.parted.get_mut(&number) else { return };
-        parted.last = parted.left.map(|place| (place, index));
+    /// Counts a poll as a region inside its span. The poll's time is divided later. Returns the number of the span.
+    pub fn add_poll(&mut self, key: Key, index: u32, counts: bool) -> Option<u32> {
+        let number = self.open.get(&key).and_then(|span| span.parted)?;
+        let parted = self.parted.get_mut(&number)?;
+        parted.last = parted.left.map(|place| (place, index, counts));
         parted.polls += 1;
         if counts {
             parted.waiting += 1;
             self.polls.insert(index, number);
         }
+        Some(number as u32)
     }
 
     /// Removes the times of a poll whose division is not known any more. The poll's time in the span becomes
@@ -436,7 +485,8 @@ impl Spans {
         let parted = self.parted.get(&number)?;
         let (index, divided) = parted.finish()?;
         let unknown = divided.times.get(Part::Unknown) - parted.times.get(Part::Unknown);
-        self.whole.push((index, parted.polls, unknown));
+        let Parted { polls, dropped, .. } = *parted;
+        self.whole.push(Whole { index, polls, unknown, dropped });
         self.parted.remove(&number);
         Some((index, divided))
     }

@@ -5,6 +5,7 @@
 
 use super::causes::Wait;
 use super::parts::{Divided, Exits, REASONS, Reason, Times};
+use super::spans::inner::Inner;
 use super::steps::PathStep;
 use crate::inputs::ctf::MAX_CLIENTS;
 use std::cmp::Reverse;
@@ -37,6 +38,8 @@ pub struct Sample {
     pub(super) thread: u16,
     /// CPU that the region's thread had, if the thread had only one.
     pub(super) cpu: Option<u16>,
+    /// As [`Sample::span`], 0 for a region that is none of these.
+    pub(super) span: u32,
     /// Holder of the client.
     pub(super) holder: Holder,
     /// As [`Sample::guest_at_most_ns`], or [`NO_BOUND`], because an `Option` would take twice the memory.
@@ -122,6 +125,12 @@ impl Sample {
         self.times.total()
     }
 
+    /// Returns the number that a span of the crate `tracing` and the span's polls have in common; `None` if the
+    /// region is neither a poll nor a span with polls. Spans of several sessions have different numbers.
+    pub fn span(&self) -> Option<u32> {
+        Some(self.span).filter(|span| *span > 0)
+    }
+
     /// Returns the time in which the region's thread had a CPU, in nanoseconds.
     pub(super) fn on_cpu_ns(&self) -> u64 {
         self.times.iter().filter(|(part, _)| part.is_on_cpu()).map(|(_, ns)| ns).sum()
@@ -185,6 +194,8 @@ pub(super) struct Store {
     details: Vec<Detail>,
     stride: u32,
     bytes: usize,
+    /// Parted spans with other spans inside: their indices, and the spans inside them.
+    pub inner: Vec<(u32, Box<[Inner]>)>,
 }
 
 impl Store {
@@ -196,6 +207,7 @@ impl Store {
             details: Vec::new(),
             stride: 1,
             bytes: 0,
+            inner: Vec::new(),
         }
     }
 
@@ -312,6 +324,7 @@ mod tests {
             group: 0,
             thread: NO_THREAD,
             cpu: None,
+            span: 0,
             holder: Holder::new(0, 0),
             guest_at_most: NO_BOUND,
             session: 0,

@@ -258,16 +258,12 @@ impl Group {
         self.order = order;
     }
 
-    /// Sets what follows from durations and from the regions inside.
+    /// Sets what follows from durations.
     pub(super) fn show(&mut self) {
         let at = |part| (self.count > 0).then(|| self.quantile_ns(part));
         [self.min_ns, self.p50_ns, self.p90_ns, self.p99_ns, self.max_ns] =
             [0.0, 0.5, 0.9, 0.99, 1.0].map(at);
         self.histogram = Histogram::of(&self.durations);
-        let inside = |part: usize| self.children.iter().map(move |child| child.times.0[part]);
-        let outside = |part| inside(part).fold(self.total.times.0[part], u64::saturating_sub);
-        let times = Times(std::array::from_fn(outside));
-        self.own = Own { duration_ns: times.total(), times };
     }
 }
 

@@ -26,6 +26,7 @@ mod regions_children;
 mod regions_chosen;
 mod regions_ends;
 mod regions_exits;
+mod regions_inner;
 mod regions_lies;
 mod regions_missing;
 mod regions_pairs;

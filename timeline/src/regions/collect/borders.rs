@@ -390,7 +390,8 @@ impl Pass<'_> {
             self.chooser.left_out[why as usize] += 1;
         }
         // A region that is left out is needed only as a child or as a poll.
-        let is_unneeded = refused.is_some() && depth == 0 && self.polling.is_none();
+        let is_unneeded =
+            refused.is_some() && depth == 0 && self.polling.is_none() && self.ending.is_none();
         let most = self.options.most_regions.unwrap_or(MAX_REGIONS).min(MAX_REGIONS);
         if is_unneeded || self.store.len() >= most {
             self.forget(session, open.thread);
@@ -417,6 +418,7 @@ impl Pass<'_> {
             group: group as u16,
             thread: open.thread.map_or(NO_THREAD, |(thread, _)| thread as u16),
             cpu: None,
+            span: 0,
             holder: host.holder(client),
             // `Pass::limit_guests` sets the bound, when all is known about the vCPUs.
             guest_at_most: if host.shares_vcpus(client) { 0 } else { NO_BOUND },
@@ -425,6 +427,9 @@ impl Pass<'_> {
             depth: u8::try_from(depth).unwrap_or(u8::MAX),
         };
         let index = self.store.push(sample, end);
+        if let Some(link) = self.ending.take() {
+            self.spans.add_inner(link, index);
+        }
         if state.is_counted() {
             let group = &mut self.groups.all[group as usize];
             group.is_point = open.is_point;
@@ -445,13 +450,20 @@ impl Pass<'_> {
         }
         let is_parted = self.parting.is_some();
         if let Some((key, counts)) = self.polling {
-            self.spans.add_poll(key, index, counts);
+            let span = self.spans.add_poll(key, index, counts);
+            self.store.get_mut(index).span = span.unwrap_or(0);
         }
         let own = match open.thread {
             None if self.parting.is_some() => {
                 let number = self.parting.take().unwrap_or_default();
-                let parted = self.spans.numbered(number);
-                parted.into_iter().for_each(|of| of.end(end, index, sample.duration_ns()));
+                self.store.get_mut(index).span = number as u32;
+                if let Some(parted) = self.spans.numbered(number) {
+                    parted.end(end, index, sample.duration_ns());
+                    let inner = parted.take_inner(&self.store);
+                    if state.is_counted() && !inner.is_empty() {
+                        self.store.inner.push((index, inner));
+                    }
+                }
                 self.spans.finish(number).map(|(_, divided)| divided)
             }
             Some((thread, number)) => {

@@ -50,7 +50,7 @@ impl Pass<'_> {
                     self.forget_span(oldest, NotCounted::BeginWithoutEnd);
                 }
                 self.begin(event, role, name, thread, is_unknown);
-                self.spans.begin(key, name, place);
+                self.spans.begin(key, name, place, (role.parent(event), event.ts_ns));
             }
             (Some(OfSpan::PollBegin), Some(name), _) => {
                 self.begin(event, role, name, thread, is_unknown);
@@ -61,7 +61,9 @@ impl Pass<'_> {
             }
             (None, None, Some(name)) if self.spans.get(key).is_some_and(|of| of.name == name) => {
                 let is_direct = left == Some(key.id);
+                self.ending = self.spans.link(key, place, event.ts_ns, role.is_of_any);
                 self.end_span(event, role, (key, place, is_direct), (thread, on), is_unknown);
+                self.ending = None;
             }
             _ => return false,
         }
@@ -118,8 +120,8 @@ impl Pass<'_> {
             self.spans.part(key, open);
         }
         let (session, time) = (key.session, event.ts_ns);
+        let idle = self.spans.enter(key, place, time);
         let Some(parted) = self.spans.parted(key) else { return };
-        let idle = parted.enter(place, time);
         // No thread's time is the whole span's.
         let thread = parted.open.as_mut().and_then(|open| open.thread.take());
         self.forget(session, thread);
@@ -156,9 +158,7 @@ impl Pass<'_> {
             None => {
                 let span = self.spans.get(key).filter(|span| span.place == place);
                 if span.is_none_or(|span| span.parted.is_some()) {
-                    if let Some(parted) = self.spans.parted(key) {
-                        parted.leave(place, event.ts_ns);
-                    }
+                    self.spans.leave(key, place, event.ts_ns);
                     return self.end_without_begin(event, role, name, thread);
                 }
                 // The first poll began with the span.
@@ -178,7 +178,7 @@ impl Pass<'_> {
                 (first, depth)
             }
         };
-        let counts = self.spans.parted(key).is_some_and(|of| of.leave(place, event.ts_ns));
+        let counts = self.spans.leave(key, place, event.ts_ns);
         let times = (open.begin, event.ts_ns);
         if counts && open.wrong.is_none() && self.options.has_paths {
             let is_exact = self.hosts[session].is_exact(event);
@@ -217,7 +217,7 @@ impl Pass<'_> {
             };
             self.spans.part(key, open);
         }
-        let Some((span, has_lost, has_lost_of_kernel)) = self.spans.take(key) else { return };
+        let Some((mut span, has_lost, has_lost_of_kernel)) = self.spans.take(key) else { return };
         let (Some(number), name) = (span.parted, span.name) else { return };
         let Some(parted) = self.spans.numbered(number) else { return };
         let Some(mut open) = parted.open.take() else { return };
@@ -240,7 +240,9 @@ impl Pass<'_> {
         // Begin and end belong together even if events between them are lost, because no other span has the
         // number.
         open.wrong = open.wrong.filter(|why| *why != NotCounted::LostEvents);
-        self.spans.numbered(number).into_iter().for_each(|parted| parted.is_lost = has_lost);
+        if let Some(parted) = self.spans.numbered(number) {
+            (parted.is_lost, parted.inner) = (has_lost, span.take_inner());
+        }
         let of = open.thread.take();
         self.forget(session, of);
         open.is_unknown = false;

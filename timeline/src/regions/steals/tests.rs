@@ -20,6 +20,7 @@ fn sample(cpu: Option<u16>, (begin_ns, end): (i64, i64), on_cpu: u64) -> Sample 
         group: 0,
         thread: NO_THREAD,
         cpu,
+        span: 0,
         holder: Holder::NONE,
         guest_at_most: NO_BOUND,
         session: 0,
