@@ -11,7 +11,7 @@ use hypertrace_timeline::regions::{Choice, Options, Region, Regions, Sample};
 use hypertrace_timeline::{
     ClockMaps, Consumer, EntryRef, Error, EventRef, Recording, Session, ValueRef, Warning,
 };
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::ops::Deref;
 use std::rc::Rc;
@@ -26,7 +26,7 @@ const LIKELY: usize = 1 << 10;
 /// Maximum number of open spans of a holder that can become parents of other spans.
 const MAX_OPEN: usize = 1024;
 /// Maximum number of spans of the crate `tracing` whose contexts are kept, so that other spans can name them
-/// as parents. The spans that began last are kept.
+/// as parents. The spans that end last are kept, so that a long span remains the parent of all spans inside.
 const MAX_PARENTS: usize = 1 << 16;
 /// Maximum number of polls of spans of the crate `tracing` that become events.
 const MAX_POLLS: usize = 1 << 20;
@@ -164,6 +164,38 @@ type Source = (usize, Option<u32>, u32);
 /// Key of a span of the crate `tracing`: the session, the process that made the span, and the span's number.
 type SpanKey = (usize, Option<i128>, u64);
 
+/// The contexts of spans of the crate `tracing`.
+#[derive(Default)]
+struct Parents {
+    /// The contexts, with the ends and the numbers of the spans.
+    all: HashMap<SpanKey, (Context, (i64, u64))>,
+    /// The spans by their ends and numbers.
+    by_end: BTreeMap<(i64, u64), SpanKey>,
+    /// Number of the last span.
+    last: u64,
+}
+
+impl Parents {
+    fn get(&self, key: SpanKey) -> Option<Context> {
+        self.all.get(&key).map(|(context, _)| *context)
+    }
+
+    /// Keeps a span that ends at this time. If there are too many spans, the span that ends first is forgotten.
+    fn insert(&mut self, key: SpanKey, end: i64, context: Context) {
+        self.last += 1;
+        let order = (end, self.last);
+        if let Some((_, old)) = self.all.insert(key, (context, order)) {
+            self.by_end.remove(&old);
+        }
+        self.by_end.insert(order, key);
+        if self.by_end.len() > MAX_PARENTS
+            && let Some((_, first)) = self.by_end.pop_first()
+        {
+            self.all.remove(&first);
+        }
+    }
+}
+
 /// Values of a session that its spans need.
 struct Described {
     /// Attributes of all resources of the session.
@@ -185,11 +217,10 @@ struct Writer<'a, E> {
     regions: &'a Regions,
     waits: &'a Waits,
     holders: HashMap<Source, Holder>,
-    /// Contexts of spans of the crate `tracing`. `begun` has the same spans in the order in which they began.
-    parents: HashMap<SpanKey, Context>,
-    begun: VecDeque<SpanKey>,
-    /// Polls of spans of the crate `tracing`, each with its beginning and duration.
-    polls: HashMap<(usize, u64), Vec<(i64, u64)>>,
+    /// The spans of the crate `tracing` that other spans can name as parents.
+    parents: Parents,
+    /// Polls of spans of the crate `tracing`, each with its beginning and duration, by [`Sample::span`].
+    polls: HashMap<u32, Vec<(i64, u64)>>,
     request: Request,
     counts: Counts,
     send: Send<'a, E>,
@@ -231,8 +262,7 @@ impl<'a, E> Writer<'a, E> {
             regions,
             waits,
             holders: HashMap::new(),
-            parents: HashMap::new(),
-            begun: VecDeque::new(),
+            parents: Parents::default(),
             polls: polls(regions),
             request: Request::default(),
             counts,
@@ -281,8 +311,7 @@ impl<'a, E> Writer<'a, E> {
         // nesting on this thread does not decide.
         let said = region.span_parent();
         let is_of_tracing = said.is_some();
-        let said = said.and_then(|parent| self.parents.get(&(session, holder.pid, parent)));
-        let said = said.copied();
+        let said = said.and_then(|parent| self.parents.get((session, holder.pid, parent)));
         let around = said.or(around);
         let parent = own.or(around).or(described.parent);
         let trace_id = parent.map_or(mixed(hash).max(1), |parent| parent.trace_id);
@@ -292,13 +321,7 @@ impl<'a, E> Writer<'a, E> {
             holder.begin(sample, context);
         }
         if is_of_tracing {
-            if self.begun.len() == MAX_PARENTS {
-                let first = self.begun.pop_front();
-                first.map(|first| self.parents.remove(&first));
-            }
-            let key = (session, holder.pid, sample.id);
-            self.begun.push_back(key);
-            self.parents.insert(key, context);
+            self.parents.insert((session, holder.pid, sample.id), sample.end_ns(), context);
         }
 
         let (begin, end) = (sample.begin_ns, sample.end_ns());
@@ -340,7 +363,8 @@ impl<'a, E> Writer<'a, E> {
             );
         }
         let resource = described.resource(client.is_none(), holder);
-        if let Some(polls) = self.polls.get(&(session, sample.id)).filter(|_| is_of_tracing) {
+        let polls = sample.span().and_then(|span| self.polls.get(&span));
+        if let Some(polls) = polls.filter(|_| is_of_tracing) {
             poll_events(&mut out, polls);
         } else if let Some((tid, _)) = thread {
             self.events(&mut out, self.waits.within(session, tid, (begin, end)));
@@ -357,8 +381,8 @@ impl<'a, E> Writer<'a, E> {
     fn poll(&mut self, session: usize, poll: &Sample) {
         let Some(client) = poll.client() else { return };
         let holder = self.holders.entry((session, Some(client), 0)).or_default();
-        if let Some(context) = self.parents.get(&(session, holder.pid, poll.id)) {
-            holder.begin(poll, *context);
+        if let Some(context) = self.parents.get((session, holder.pid, poll.id)) {
+            holder.begin(poll, context);
         }
     }
 
@@ -498,15 +522,15 @@ fn describe_begin(
     }
 }
 
-/// Returns the polls of each span of the crate `tracing`, by session and number of the span.
-fn polls(regions: &Regions) -> HashMap<(usize, u64), Vec<(i64, u64)>> {
+/// Returns the polls of each span of the crate `tracing`, by [`Sample::span`].
+fn polls(regions: &Regions) -> HashMap<u32, Vec<(i64, u64)>> {
     let is_poll = |sample: &&Sample| {
         regions.groups.get(usize::from(sample.group)).is_some_and(|group| group.is_of_polls())
     };
     let mut polls: HashMap<_, Vec<_>> = HashMap::new();
     for poll in regions.samples().filter(is_poll).take(MAX_POLLS) {
-        let of_span = polls.entry((usize::from(poll.session), poll.id)).or_default();
-        of_span.push((poll.begin_ns, poll.duration_ns()));
+        let Some(span) = poll.span() else { continue };
+        polls.entry(span).or_default().push((poll.begin_ns, poll.duration_ns()));
     }
     polls
 }

@@ -300,6 +300,63 @@ fn a_span_of_tracing_is_in_no_span_of_another_process() {
 }
 
 #[test]
+fn a_long_span_remains_the_parent_of_all_spans_inside() {
+    let (begin, end, poll_end) = (24, 25, 27);
+    let mut packets = vec![Packet::new(1, 0, 0)];
+    let first = Packet::new(1, 0, 0).lease(1_000, 7, "server");
+    let mut packet = first.event_str(2_000, begin, &[1, 0], b"app").event(2_001, poll_end, &[1]);
+    for number in 0..70_000 {
+        let (time, id) = (3_000 + 10 * number, 2 + number);
+        packet = packet.event_str(time, begin, &[id, 1], b"app").event(time + 5, end, &[id, 1]);
+        if number % 10_000 == 9_999 {
+            packets.push(packet);
+            packet = Packet::new(1, 0, 0).after(&packets[packets.len() - 1]);
+        }
+    }
+    packets.push(packet.event(1_000_000, end, &[1, 1]));
+    let made = Made::of_programs(EVENTS).stream("guest-000-0000", &packets);
+
+    let spans = spans(&requests(&made, Choice::default()).0);
+
+    assert_eq!(spans.len(), 70_001);
+    let parent = &spans[0]["spanId"];
+    assert!(spans[1..].iter().all(|span| span["parentSpanId"] == *parent));
+}
+
+#[test]
+fn polls_of_a_span_are_no_events_of_a_span_of_another_process() {
+    let (begin, end, poll_begin, poll_end) = (24, 25, 26, 27);
+    let span = |packet: Packet, from: u64, polls: u64| {
+        let packet = packet.event_str(from, begin, &[1, 0], b"app").event(from + 5, poll_end, &[1]);
+        let packet = (1..polls).fold(packet, |packet, poll| {
+            let time = from + 10 * poll;
+            packet.event(time, poll_begin, &[1]).event(time + 5, poll_end, &[1])
+        });
+        packet.event_str(from + 90, INNER_BEGIN, &[9], b"").event(from + 91, INNER_END, &[9]).event(
+            from + 100,
+            end,
+            &[1, 1],
+        )
+    };
+    let own = span(Packet::new(1, 0, 0).lease(1_000, 7, "a"), 2_000, 2);
+    // The same number is that of a later span of the process, too.
+    let own = span(own, 5_000, 4);
+    let other = Packet::new(1, 1, 0).with64(80, 8).event_str(1_000, 1, &[8, 51, 52, 0], b"other");
+    let made = Made::of_programs(EVENTS)
+        .stream("guest-000-0000", &[Packet::new(1, 0, 0), own])
+        .stream("guest-001-0000", &[Packet::new(1, 1, 0), span(other, 2_010, 3)]);
+
+    let spans = spans(&requests(&made, Choice::default()).0);
+
+    let polls = spans.iter().filter(|span| span["name"] == "span");
+    let polls = polls.map(|span| {
+        (span["startTimeUnixNano"].as_str().unwrap(), span["events"].as_array().unwrap().len())
+    });
+    let by_begin = BTreeMap::from_iter(polls);
+    assert_eq!(Vec::from_iter(by_begin.into_values()), [2, 3, 4]);
+}
+
+#[test]
 fn a_region_of_any_client_with_the_fields_of_a_span_of_tracing_is_none() {
     let packet = Packet::new(1, 0, 0)
         .lease(1_000, 7, "a")
