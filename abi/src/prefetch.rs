@@ -6,7 +6,7 @@
 use crate::atomic::AtomicU64;
 
 /// Distance in words to the cache line that is prefetched. At the pace of an emit, the line arrives in time.
-/// A quarter of this is too little.
+/// A quarter of this distance is too small.
 const AHEAD: usize = 128;
 
 /// Prefetches the cache line [`AHEAD`] words after word `at` for a store, if the CPU can. The address need

@@ -62,8 +62,8 @@ impl<'m> Client<'m> {
     /// lost, though the host would not be harmed.
     ///
     /// `state` is private memory of this client, and `token` a nonzero number that no other holder has. The
-    /// lease says the channel's clock. Reference points carry a CPU: `info.tid` if `info.pid` is 0, as in a
-    /// kernel, or without the feature `std`; else the CPU that the calling thread runs on.
+    /// lease announces the channel's clock. Reference points carry a CPU: `info.tid` if `info.pid` is 0, as
+    /// in a kernel, or without the feature `std`; else the CPU that the calling thread runs on.
     ///
     /// # Errors
     /// If the device has no such client.
@@ -188,7 +188,7 @@ impl<'m> Client<'m> {
             site,
             || clock.now(),
             || {
-                // Skips 0, because 0 asks for nothing.
+                // Skips the number 0, which does not ask for anything.
                 let seq = self.seq.load(Relaxed).wrapping_add(1).max(1);
                 self.seq.store(seq, Relaxed);
                 seq

@@ -13,8 +13,8 @@ pub(crate) static UNANSWERED: AtomicU64 = AtomicU64::new(0);
 pub(crate) static TAKEN: AtomicU64 = AtomicU64::new(0);
 static HOST_ENDED: AtomicU64 = AtomicU64::new(0);
 
-/// Counts of this process, as opposed to the counts of one client. The host learns `unattached` alone.
-/// Running totals; a forked child begins at zero.
+/// Counts of this process, as opposed to the counts of one client. Of these counts, the host learns only
+/// `unattached`. Running totals; a forked child begins at zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ProcessCounts {

@@ -227,7 +227,7 @@ fn discard_writes_no_further_than_a_tail_inside_a_block() {
         let shared = world.clone();
         let consumer = thread::spawn(move || {
             let mut host = Host::default();
-            // Only the lease record, half a block.
+            // This pull takes only the lease record, which fills half a block.
             host.pull(&shared, 1, true);
             host.pull(&shared, u64::MAX, true);
             host
@@ -247,8 +247,8 @@ fn overwrite_accepts_nothing_torn_and_counts_lost_records() {
     check(4, || {
         let world = World::new(4, 4, RingMode::Overwrite);
         let producer = world.lease(&world.state, 7, 1);
-        // Head is in the last of four blocks. The consumer may read three, because the producer may be
-        // writing to the next.
+        // Head is in the last of four blocks. The consumer may read three blocks, because the producer may be
+        // writing to the next block.
         for now in 2..=3 {
             world.emit(&producer, now, WHOLE);
         }

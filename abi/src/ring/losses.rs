@@ -40,7 +40,7 @@ impl<'m> Producer<'m> {
         while state.unpublished.load(Relaxed) != 0 && state.publishing.load(Relaxed) == 0 {
             state.publishing.store(1, Relaxed);
             compiler_fence(Ordering::SeqCst);
-            // Before the totals are read, so that a later count sets the flag again.
+            // Clears the flag before the totals are read, so that a later count sets the flag again.
             state.unpublished.store(0, Relaxed);
             compiler_fence(Ordering::SeqCst);
             for (word, total) in [
@@ -49,7 +49,7 @@ impl<'m> Producer<'m> {
                 (guest_page::LOST_UNATTACHED, &state.lost_unattached),
             ] {
                 let (published, total) = (&self.memory.guest[word], total.load(Relaxed));
-                // A total is stored only if it has changed, because the host's CPU may have the line.
+                // A total is stored only if it has changed, because the host's CPU may have the cache line.
                 if published.load(Relaxed) != total {
                     published.store(total, Relaxed);
                 }

@@ -29,7 +29,7 @@ impl Producer<'_> {
         fields: F,
         fire: impl FnOnce(u64, u32) -> R,
     ) -> Result<R, Emit> {
-        // No waker: the store to EMIT wakes the reader.
+        // This emit needs no waker, because the store to EMIT wakes the reader.
         let now = self.enter(clock, None)?;
         if !self.state.is_leased() {
             give_up(self.state);
@@ -49,11 +49,12 @@ impl Producer<'_> {
         // Called inside the emit, so that no point of a signal handler can get the same number.
         let seq = seq();
         let slot = &self.memory.guest[guest_page::SLOT..][..SLOT_HEADER_WORDS + SLOT_WORDS];
-        // First, because this clears the request for the previous point, which a host may still poll.
+        // This store comes first, because it clears the request for the previous point, which a host may
+        // still poll.
         slot[3].store(payload as u64, Relaxed);
         slot[0].store(u64::from(seq) | u64::from(id) << 32, Relaxed);
-        // ORDERING: pairs with the Acquire fence in `slot::serve`: a host that
-        // is late and sees any of the stores below, sees the number too.
+        // ORDERING: pairs with the Acquire fence in `slot::serve`: a late host that sees any of the stores
+        // below also sees the new number.
         fence(Ordering::Release);
         slot[1].store(u64::from(site.name_hash()) | u64::from(cpu) << 32, Relaxed);
         slot[2].store(now, Relaxed);

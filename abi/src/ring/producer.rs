@@ -175,7 +175,7 @@ impl<'m> Producer<'m> {
         if !is_plausible {
             guest[guest_page::HEAD].store(head, Ordering::Release);
         }
-        // Relaxed, because the host reads this word after the head of the first record.
+        // The store is relaxed, because the host reads this word after the head of the first record.
         let counter = Counter { reason: lease.reason, ..Counter::own() };
         guest[guest_page::COUNTER].store(counter.to_word(), Relaxed);
         state.head.store(head, Relaxed);

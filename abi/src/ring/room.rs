@@ -21,7 +21,8 @@ impl Producer<'_> {
         for (to, &from) in record.iter().zip(&lease.words) {
             to.store(from, Relaxed);
         }
-        // `now`, because a lease that found a full ring is announced later, perhaps in another clock epoch.
+        // The record's time is `now`, because a lease that found a full ring is announced later, perhaps in
+        // another clock epoch.
         record[0].store(now, Relaxed);
         state.fresh.store(0, Relaxed);
         self.publish(state, at + lease.len, self.fenced);

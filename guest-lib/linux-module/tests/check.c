@@ -171,7 +171,7 @@ static void check_pages(int one, volatile uint64_t *all, const struct window *w)
 	release(other, client);
 	lease(one, client);
 	check("and so does the last one again", guest[SLOT] == 77);
-	/* The window's end, the middle of nowhere, and each page once. */
+	/* Loads a word of each page of the window, also of pages that belong to no client. */
 	for (page = 0; page < w->size; page += PAGE)
 		if (load(others + page / 8))
 			check("each page can be loaded", 0);
@@ -312,7 +312,7 @@ static int hold(int file, volatile uint64_t *all, const struct window *w)
 	check("a mapping outlives its device", turns > 1000);
 	check("a lease is refused without a device", lease(file, HYPERTRACE_ANY) == -ENODEV);
 	check("the old pages are gone", !store(&guest[0], 0) && !load(registers(all, w, 1)));
-	/* Else a program would take them for names that the host has switched off. */
+	/* If these stores reached the mask, programs would take the names for switched off. */
 	for (word = 0; word < PAGE / 8; word++)
 		store(&guest[2 * PAGE / 8 + word], UINT64_MAX);
 	check("what a program stores then is not in the mask", !used(all + w->rings / 8));
@@ -322,7 +322,7 @@ static int hold(int file, volatile uint64_t *all, const struct window *w)
 
 static volatile int began, ended;
 
-/* Leases a client that has not been leased yet: it is erased. */
+/* Leases a client that no program has leased yet, so that the module erases the client first. */
 static void *erase(void *arg)
 {
 	const struct window *w = arg;
@@ -335,7 +335,7 @@ static void *erase(void *arg)
 	return NULL;
 }
 
-/* Leases another client all the time meanwhile. */
+/* Leases another client again and again while a thread leases a client that must be erased. */
 static int lease_meanwhile(int file, struct window *w)
 {
 	int client = w->kernels, leases = 0;
@@ -354,7 +354,10 @@ static int lease_meanwhile(int file, struct window *w)
 	return failed;
 }
 
-/* Returns the nanoseconds of the shortest of some leases, with their ends. */
+/*
+ * Leases a client several times and gives it back. Returns the shortest time of a lease and its
+ * end, in nanoseconds.
+ */
 static int64_t shortest_lease(int file, int client)
 {
 	struct timespec begin, end;
@@ -372,7 +375,7 @@ static int64_t shortest_lease(int file, int client)
 	return least;
 }
 
-/* Leases a client before and after another file's page of it is mapped very often. */
+/* Measures leases of a client before and after another file maps this client's page very often. */
 static int lease_in_crowd(int file, int other, const struct window *w)
 {
 	int64_t alone = shortest_lease(file, w->kernels), crowded;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Emits in each context, when it is loaded: events and points of a process, with interrupts
- * off, of a softirq, an interrupt and NMIs. The last come in the middle of emits of the CPU
- * that they interrupt. Says how many were dropped.
+ * When this module is loaded, it emits in each context: events and points in a process, with
+ * interrupts off, in a softirq and in an interrupt, and events in NMIs. The NMIs arrive in the
+ * middle of emits of the CPU that they interrupt. The module logs the number of dropped events.
  *
- * With `alternate=N`: emits N events, of two names alternately, on one CPU, and says how many were dropped.
+ * With `alternate=N`, the module emits N events on one CPU, of two names in turn, and logs the
+ * number of dropped events.
  */
 #include <linux/completion.h>
 #include <linux/cpu.h>
@@ -26,7 +27,10 @@ static HYPERTRACE_SITE(in_context, "in_context(context:u32,point:bool)");
 static HYPERTRACE_SITE(stressed, "stressed(n:u64)");
 static HYPERTRACE_SITE(in_nmi, "in_nmi(n:u64)");
 static HYPERTRACE_SITE(no_schema, "no_schema");
-/* Their ids are equal modulo 2,048, so that they share a first slot in any smaller table. */
+/*
+ * The ids of these two events are equal modulo 2,048, so both events have the same first slot in
+ * every smaller table.
+ */
 static HYPERTRACE_SITE(left, "left(" FIELDS ")");
 static HYPERTRACE_SITE(right, "right32(" FIELDS ")");
 
@@ -48,7 +52,7 @@ static void emit_in(enum context context)
 	if (hypertrace_event(&in_context, event, 2))
 		atomic_inc(&errors);
 	done = hypertrace(&in_context, point, 2);
-	/* A host that is slow has the point all the same. */
+	/* A slow host takes the point in spite of the error -EIO. */
 	if (done && done != -EIO)
 		atomic_inc(&errors);
 }
@@ -75,7 +79,10 @@ static int met_nmi(unsigned int type, struct pt_regs *regs)
 	return NMI_HANDLED;
 }
 
-/* Waits for room in the ring at times: the host is slower than this loop. */
+/*
+ * Sleeps from time to time, so that the host, which is slower than this loop, makes room in the
+ * ring.
+ */
 static int step(void *unused)
 {
 	u64 n;
@@ -123,7 +130,7 @@ static int __init begin(void)
 	if (hypertrace_event(&no_schema, NULL, 0) != -EINVAL ||
 	    hypertrace(&no_schema, NULL, 0) != -EINVAL)
 		atomic_inc(&errors);
-	/* So that a point of the next context finds the slot free. */
+	/* Waits for the host, so that the next context's point finds the slot free. */
 	msleep(50);
 	local_irq_save(flags);
 	emit_in(INTERRUPTS_OFF);

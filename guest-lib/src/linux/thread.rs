@@ -194,7 +194,8 @@ fn after(why: Emit) -> Option<&'static Client<'static>> {
             let client = attach();
             if client.is_none() && !process::is_hopeless() {
                 losses::count_lost(1);
-                // Publishes now, because the thread's end is over.
+                // Publishes the count now, because this thread has already published its other losses in
+                // [`end`].
                 if ENDED.with(|ended| ended.load(Relaxed))
                     && let Some(process) = process::ours()
                 {
@@ -425,7 +426,7 @@ pub(super) fn prepare() -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Has [`in_child`] called in forked children, from the first call on.
+/// Makes the C library call [`in_child`] in each child that is forked after the first call of this function.
 fn hook_forks() {
     static HOOKED: AtomicBool = AtomicBool::new(false);
     if !HOOKED.swap(true, Relaxed) {

@@ -88,7 +88,7 @@ fn events_and_points_reach_the_functions_memory() {
         assert_eq!(slot[0].load(Relaxed) as u32, 1);
         assert!((slot[1].load(Relaxed) >> 32) < 4096, "a CPU's number");
         assert_eq!(slot[4].load(Relaxed), 3);
-        // Long enough for the refresher to look twice.
+        // Waits long enough for the refresher to look twice.
         thread::sleep(Duration::from_millis(50));
         assert_eq!((counts().unanswered, counts().taken, counts().unattached), (1, 0, 0));
     });
