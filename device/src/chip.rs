@@ -450,7 +450,7 @@ impl Chip {
     }
 
     /// Drains every client for a share of time: one pass of the drain loop. Returns `true` if any client has
-    /// more.
+    /// more records.
     ///
     /// `budget` is the share of one client. A step cannot be divided, so a client may exceed its share; such
     /// a client then waits in later passes until the other clients have had as much time. Time that no other

@@ -29,8 +29,8 @@ pub struct DrainThread {
 impl Chip {
     /// Starts a thread that drains this chip. `kick` is the eventfd of the [doorbell](crate::Chip::doorbell)
     /// KICK, to which the chip's waker writes, too. The thread first calls `before`, where the VMM installs
-    /// the thread's seccomp filter. The thread makes the system calls `ppoll` and `read`, and those of the
-    /// sink and of its own end, which `hypertrace_vmm::syscalls` lists.
+    /// the thread's seccomp filter. The thread makes the system calls `ppoll` and `read`, the calls of the
+    /// sink, and the calls at the thread's own end; `hypertrace_vmm::syscalls` lists all these calls.
     ///
     /// # Errors
     /// If the host cannot make a thread, or `before` fails.

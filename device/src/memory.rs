@@ -4,9 +4,9 @@
 //! which only the host writes.
 //!
 //! The host accesses these regions only as slices of atomic words, because the ring needs whole words with an
-//! ordering, and racing accesses of different sizes are undefined in Rust's memory model. The cast to such a
-//! slice is unsafe, because vm-memory offers one atomic at a time, and the drain copies thousands. So is
-//! `madvise`.
+//! ordering, and racing accesses of different sizes are undefined in Rust's memory model. This module makes
+//! an unsafe cast to such a slice, because vm-memory offers one atomic at a time, and the drain copies
+//! thousands of words. The call of `madvise` is unsafe, too.
 #![allow(unsafe_code)]
 
 use crate::state::RestoreError;

@@ -294,7 +294,8 @@ impl PciFunction {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Header> {
-        // The callback of a config store may panic, but the header is complete by then.
+        // The callback of a config store may panic while the header is locked, but the header is complete by
+        // then.
         self.header.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

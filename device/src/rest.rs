@@ -63,7 +63,7 @@ impl RestDecision {
 }
 
 /// Returns whether a loop whose rings have been idle for the time `idle` may wait for a KICK. `rests` tells
-/// vCPU threads that the loop rests; they clear it when they wake the loop.
+/// vCPU threads that the loop rests; a vCPU thread that wakes the loop clears `rests`.
 ///
 /// This function sets `rests` at least one period before the loop's last look at the rings, so the last look
 /// finds every event that a vCPU thread stored before `rests` became visible to this thread.

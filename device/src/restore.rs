@@ -16,7 +16,7 @@ use std::collections::HashMap;
 impl Chip {
     /// Drains the rings and returns the device's state, for a snapshot of the machine. The snapshot must also
     /// contain guest RAM and the [shared regions](Chip::memory). Records that the sink cannot take count as
-    /// lost, so no record is in two sessions. The device may continue afterwards.
+    /// lost, so no record is in two sessions. After this call, the device may continue.
     ///
     /// Call this while no vCPU runs, on any thread that may wait for a disk.
     pub fn state(&self) -> ChipState {

@@ -144,7 +144,7 @@ pub struct ClientState {
     pub sequence: Option<u64>,
     /// Token of the holder, 0 if there is no holder.
     pub token: u64,
-    /// The guest's running totals of lost events when the host last looked: full, busy, unattached.
+    /// The guest's running totals of lost events at the host's last look, by cause: full, busy, unattached.
     pub lost: [u64; 3],
     /// Position in the schema log up to which the host has all texts on disk, in words.
     pub schemas: u64,

@@ -1,4 +1,4 @@
-/* Events in known functions, for a function trace beside the session. */
+/* Emits events in known functions, for a session with a function trace. */
 #include <hypertrace.h>
 #include <stdio.h>
 

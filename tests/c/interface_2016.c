@@ -3,8 +3,8 @@
  *
  *     interface_2016 [BASE [CLIENTS EVENTS]]
  *
- * Each of the clients, from 0 on, is a thread of its own. Its events have the first argument
- * CLIENT << 32 | NUMBER, and then 1, 2, .. more.
+ * Each of the clients, from 0 on, is a thread of its own. The first argument of each event is
+ * FIRST = CLIENT << 32 | NUMBER; the further arguments are FIRST + 1, FIRST + 2 and so on.
  */
 #include <errno.h>
 #include <inttypes.h>

@@ -194,7 +194,8 @@ impl Notes {
     }
 }
 
-/// Indices of the notes of [`commit_until_killed`]: its process id, commits, acknowledged points.
+/// Indices of the notes of [`commit_until_killed`]: the process's id, the number of commits, the number of
+/// acknowledged points.
 pub const NOTES: [u64; 3] = [0, 1, 2];
 
 /// Makes commits and points and notes their numbers, until this process is killed or the notes are removed,
@@ -215,7 +216,7 @@ pub fn commit_until_killed(notes: &Notes) -> ! {
 
 /// Checks a session against the notes of [`commit_until_killed`]: no commit and no point is missing or
 /// doubled. Returns the number of commits. Points may be missing unless `host_lived`, because the host keeps
-/// handled points in its own memory until it drains this memory. Other clients may have been corrupted.
+/// handled points in its own memory until the host drains this memory. Other clients may have been corrupted.
 #[track_caller]
 pub fn check_commits(dir: &Path, notes: &Notes, host_lived: bool) -> u64 {
     let mut next = [0u64; 3];

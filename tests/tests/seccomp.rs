@@ -144,8 +144,8 @@ fn run(start: &'static [i64], drain: &'static [i64], config: SessionConfig) -> S
     summary
 }
 
-/// Returns a configuration whose session begins several files while it runs. The process cannot find the
-/// directory by any path.
+/// Returns a configuration whose session begins several files while it runs. No path of this process leads to
+/// the session's directory.
 fn config() -> SessionConfig {
     SessionConfig::new("/gone/session").with(|config| config.file_bytes = DEFAULT_FILE_BYTES / 64)
 }
@@ -279,7 +279,7 @@ fn a_file_that_a_filter_refuses_to_create_is_a_failed_write() {
     let emit = || {
         assert!(session.attach("vmm"));
         session.emit(event_type!("tick", n = 1u32));
-        // All threads live on, so that no thread takes over another thread's ring.
+        // All threads live until the end, so that no thread takes over another thread's ring.
         emitted.wait();
     };
     thread::scope(|scope| {

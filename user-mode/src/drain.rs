@@ -29,12 +29,13 @@ const SETTLES: Duration = Duration::from_millis(200);
 /// Longest wait for [`SETTLES`] without a change.
 const MAX_SETTLING: Duration = Duration::from_secs(5);
 
-/// One of this number of passes looks at all clients, even at clients that never rang. This pass drains all
+/// Number of passes, one of which looks at all clients, even at clients that never rang. This pass drains all
 /// clients whatever their heads say, and gives memory back. If another program keeps a client's bell silent,
 /// the client's first point waits for such a pass.
 const ALL_EVERY: u64 = 16;
 
-/// The head of a ring must have passed 1/32 of the ring before the ring's memory is worth giving back.
+/// Denominator of the part of a ring that the ring's head must have passed before the ring's memory is worth
+/// giving back.
 const GROWN_PART: u64 = 32;
 
 /// State of the drain: the clients, and whose turn it is.

@@ -45,7 +45,7 @@ fn a_pass_begins_drains_every_client_and_ends() {
 
 #[test]
 fn the_end_of_a_loop_takes_what_is_left_and_counts_what_the_sink_cannot_take() {
-    // Nine events and the lease record, which is no event.
+    // The ring has nine events and the lease record, which is no event.
     for (packet, taken, lost) in [(None, 10, 0), (Some(0), 0, 9)] {
         let (chip, sink) = chip();
         *sink.packet.lock().unwrap() = packet;

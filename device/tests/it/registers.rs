@@ -244,7 +244,8 @@ fn a_slot_that_changes_while_it_is_read_is_bounded() {
             }
         });
         let _end = Done(&done);
-        // On a busy machine, all calls may be done before the other thread has run.
+        // On a busy machine, all calls may be done before the other thread has run, so the loop goes on until
+        // then.
         while calls < 100_000 || chip.count(Counter::SlotWords) == 0 {
             let seq = 1 + calls % 2;
             calls += 1;

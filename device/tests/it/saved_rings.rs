@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The rings in a saved machine are small, and enough for every guest to continue.
+//! A saved machine contains only small parts of the rings, and these parts are enough for every guest to
+//! continue.
 
 use crate::common::Recorder;
 use hypertrace_abi::atomic::{AtomicU64, Ordering::Relaxed};
@@ -161,7 +162,7 @@ fn records_that_the_host_has_not_taken_are_restored_however_many_there_are() {
     }
 }
 
-/// Returns the number of bytes in all pages but the client pages and the config page.
+/// Returns the number of bytes in all pages except the client pages and the config page.
 fn bytes_of_rings(saved: &[Pages]) -> u64 {
     let all: usize = saved.iter().map(|pages| pages.words.len() * 8).sum();
     all as u64 - u64::from(GEOMETRY.clients) * 2 * PAGE - PAGE

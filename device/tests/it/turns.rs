@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The division of the drain loop's time: an honest client beside clients with long steps.
+//! The division of the drain loop's time between an honest client and clients with long steps.
 
 use hypertrace_abi::layout::{Geometry, guest_page};
 use hypertrace_abi::ring::{ClientMemory, Consumer};
@@ -16,7 +16,7 @@ const SHARE: u64 = 1_000;
 /// Duration of the honest client's steps, in ticks.
 const STEP: u64 = 150;
 
-/// A sink with a clock of its own, by which a step takes as long as its client chooses.
+/// A sink with a clock of its own. By this clock, a step takes as long as its client chooses.
 #[derive(Default)]
 struct Costs {
     now: AtomicU64,

@@ -61,7 +61,7 @@ fn exchanged(bytes: &[u8]) -> (Vec<(u16, u32)>, End) {
     let mut reader = stream.try_clone().unwrap();
     let received = thread::spawn(move || {
         let mut bytes = Vec::new();
-        // Fails if the server ends the connection before it has taken all bytes.
+        // The read fails if the server ends the connection before the server has taken all bytes.
         let _ = reader.read_to_end(&mut bytes);
         bytes
     });
@@ -212,12 +212,13 @@ fn a_client_that_is_silent_in_the_middle_of_something_is_left_and_a_silent_vm_is
             all.iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
         }
     });
-    // Fills the buffers with replies that this client does not take, and then with its commands.
+    // This thread fills the buffers with replies that this client does not take, and then with the client's
+    // commands.
     let filled = thread::spawn(move || {
         let query = message(command::GET_INFO, 0, &[0; 16]).repeat(64);
         while many.write_all(&query).is_ok() {}
     });
-    // A byte now and then, but never a whole message.
+    // This thread sends a byte now and then, but never a whole message.
     let sent = thread::spawn(move || {
         let event = legacy_event(0, 1);
         for byte in event.iter().cycle().take(event.len() - 1) {

@@ -25,9 +25,9 @@ pub struct BarMove {
 /// The device as a PCI function: config space, and BARs that are mapped while guest and bus have them at the
 /// same address.
 ///
-/// Loads and stores of BARs take no lock, and no lock is held while the VMM maps a BAR. If a thread changes
-/// BARs while another thread maps BARs, the mapping thread also carries out this change. If a guest changes
-/// its BARs without end, the BARs trap.
+/// Loads and stores of BARs take no lock, and no thread holds a lock while the VMM maps a BAR. If a thread
+/// changes BARs while another thread maps BARs, the mapping thread also carries out this change. If a guest
+/// changes its BARs without end, the BARs trap.
 pub struct PciFunction {
     // `vm` is dropped before the device. So if this is the last reference to the VM, the VM ends before the
     // device's memory.
@@ -46,7 +46,7 @@ const MAX_STEPS: usize = 16;
 #[derive(Debug)]
 struct Places {
     bus: Bars,
-    /// Address at which each BAR is mapped or was tried to be.
+    /// Address at which each BAR is mapped, or at which a mapping was tried.
     mapped: [Option<u64>; 4],
     /// Whether a thread is mapping or unmapping BARs; this thread looks for further changes before it ends.
     is_busy: bool,
@@ -248,8 +248,8 @@ impl PciFunction {
         done
     }
 
-    /// Returns the BAR to map (true) or unmap (false) next, and the address. With nothing to do, clears
-    /// `is_busy` and returns `None`.
+    /// Returns the BAR to map (true) or unmap (false) next, and the address. If there is nothing to do,
+    /// clears `is_busy` and returns `None`.
     fn next_step(&self) -> Option<(Region, u64, bool)> {
         let places = &mut *self.places();
         let Places { bus, mapped, .. } = &*places;
@@ -292,7 +292,7 @@ fn lock(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
     places.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the offset of a dword of config space. Saturates, because a bus may pass any number.
+/// Returns the offset of a dword of config space. The result saturates, because a bus may pass any number.
 fn offset_of(register: usize) -> u64 {
     (register as u64).saturating_mul(4)
 }

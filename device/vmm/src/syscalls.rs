@@ -32,7 +32,8 @@ const fn without_prefix(call: &str) -> &str {
 }
 
 lists! {
-    /// Start of the device: memory, eventfd, drain thread. Besides one of the next three.
+    /// Start of the device: memory, eventfd, drain thread. The starting thread also needs one of the next
+    /// three lists.
     START: SYS_memfd_create SYS_prlimit64 SYS_ftruncate SYS_fcntl SYS_eventfd2
         SYS_clone3 SYS_set_robust_list SYS_prctl SYS_sched_getaffinity SYS_gettid SYS_getrandom SYS_clock_gettime SYS_write;
     /// Start of a session by [`Destination::Path`](crate::Destination::Path).
@@ -49,10 +50,11 @@ lists! {
     /// Drain thread of a session in a journal.
     DRAIN_JOURNAL: SYS_getrandom SYS_ppoll SYS_read SYS_sendto SYS_close SYS_prlimit64
         SYS_clock_gettime;
-    /// Event loop of a VMM that drains by the adapter for `event-manager`, besides a list for drain threads.
+    /// Event loop of a VMM that drains by the adapter for `event-manager`. The event loop's thread also needs
+    /// a list for drain threads.
     EVENT_LOOP: SYS_timerfd_settime SYS_epoll_ctl SYS_epoll_wait SYS_epoll_pwait SYS_write;
-    /// Reset, save, load and finish of the device, besides a list for drain threads, because these drain on
-    /// the calling thread.
+    /// Reset, save, load and finish of the device. The calling thread also needs a list for drain threads,
+    /// because these functions drain on the calling thread.
     RESET_SAVE_FINISH: SYS_fallocate SYS_pread64 SYS_pwrite64 SYS_write;
     /// [`attach`](crate::attach), on a thread that already has its filter.
     ATTACH: SYS_getpid SYS_gettid SYS_write;

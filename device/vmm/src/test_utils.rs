@@ -308,7 +308,8 @@ impl<'a> Copy<'a> {
         Producer::lease(self.memory(), state, lease, false)
     }
 
-    /// Stores what has changed: the pages after the rest, and head last.
+    /// Stores the words that have changed: first the words after the first two pages, then page G except its
+    /// head, and then the head.
     fn write_back(&self) {
         let page = (PAGE / WORD) as usize;
         let changed = |at: &usize| self.words[*at].load(Relaxed) != self.before[*at];

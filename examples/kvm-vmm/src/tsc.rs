@@ -14,9 +14,9 @@ use crate::machine::Machine;
 ioctl_iow_nr!(KVM_GET_DEVICE_ATTR, KVMIO, 0xe2, kvm_device_attr);
 
 impl Machine {
-    /// Gives a session the ticks that KVM adds to the host's TSC for the vCPUs. Call this function when the
-    /// vCPUs have their TSCs and the session's epoch has begun: after the device was made or restored, and
-    /// before the machine runs.
+    /// Gives a session the number of ticks that KVM adds to the host's TSC to compute the vCPUs' TSC. Call
+    /// this function when the vCPUs have their TSCs and the session's epoch has begun: after the device was
+    /// made or restored, and before the machine runs.
     ///
     /// Before Linux 5.16, and where KVM scales the TSC, the session gets nothing.
     pub fn give_tscs(&self, session: &Session) {

@@ -17,7 +17,7 @@ use super::vcpu::HOST_BASE;
 /// Flags of an event in a hard interrupt, and in a softirq.
 pub const HARD: u32 = 8;
 pub const SOFT: u32 = 16;
-/// States of a thread that is switched out: the thread could run on, waits, or has ended.
+/// States of a thread that is switched out: the thread is ready to run, sleeps, or has ended.
 pub const READY: i64 = 0x100;
 pub const ASLEEP: i64 = 1;
 pub const ENDED: i64 = 0x20;

@@ -27,7 +27,8 @@ fn symbols(folder: &Path, text: &str) -> Symbols {
     Symbols::read(&Source { path, offset: 0 }).unwrap()
 }
 
-/// Appends records, each given by its time, `+` for an entry or `-` for an exit, depth and address.
+/// Appends records. Each record is given by its time, `+` for an entry or `-` for an exit, its depth, and its
+/// address.
 pub fn append(path: &Path, records: &[(u64, char, u16, u64)]) {
     let mut writer = Records::append(path).unwrap();
     for &(time, sign, depth, address) in records {

@@ -211,7 +211,7 @@ impl Packet {
         Packet::new(0, ring, 0)
     }
 
-    /// Makes the packet an empty packet that fills the file to its end, `size` bytes farther.
+    /// Makes the packet an empty packet of `size` bytes that fills the file to its end.
     pub fn filler(mut self, size: u64) -> Packet {
         self.set64(48, size * 8);
         self

@@ -43,7 +43,8 @@ impl Mount {
     }
 
     fn try_new(way: &[&str], kind: &str, options: &str) -> Result<Mount, String> {
-        // The holder lives until its stdin is closed, which also happens when a test is killed.
+        // The holder lives until its stdin is closed; the kernel also closes the holder's stdin when a test
+        // is killed.
         let script = r#"mount -t "$1" -o "$2" none /mnt && echo mounted && exec cat"#;
         let mut holder = unshare(way, script)
             .args([kind, options])

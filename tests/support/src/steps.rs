@@ -1,4 +1,5 @@
-//! The calls of a drain loop, one by one. Each call takes the sink's drain side and gives it back.
+//! The calls of a drain loop, one by one. Each call takes the sink's drain side and then gives the drain side
+//! back.
 
 use hypertrace_abi::ring::Consumer;
 use hypertrace_abi::sink::{Drained, EventSink, KnownClient, PassConfig, with_drain};

@@ -24,7 +24,7 @@ pub const STOLEN_MS: u64 = 30;
 /// CPU to the second. A thread of the host has the same number as the first of these.
 pub const THREADS: [u32; 5] = [TIDS[0], 51, 52, 53, 54];
 const MOVED: usize = 4;
-/// The first id of a thread's regions is the thread's index times this number.
+/// Factor by which a thread's index is multiplied to get the first id of the thread's regions.
 pub const REGIONS: u64 = 1_000;
 /// Number of the host's thread that takes CPUs from vCPUs.
 pub const HOG: u32 = 9;
@@ -268,9 +268,9 @@ impl World {
         self.threads.iter().position(|thread| thread.sleeps.iter().any(|(_, at, _)| *at == wakes))
     }
 
-    /// Returns the parts of the critical path from a time to another, at which the thread had a CPU, that are
-    /// on the second vCPU's thread: the number of the second guest's thread that ran there, or 0 for none,
-    /// and how long the host's thread had a CPU.
+    /// Returns the parts of the critical path of `path` that are on the second vCPU's thread. Each part has
+    /// the number of the second guest's thread that ran there, or 0 for no thread, and the time for which the
+    /// host's thread had a CPU.
     pub fn across(&self, thread: usize, from: u64, to: u64) -> Vec<(u32, u64)> {
         let mut found = Vec::new();
         for (thread, from, to) in self.path(thread, from, to) {
@@ -481,7 +481,7 @@ impl World {
         let own = World::own(cpu, at);
         let current = self.cpus[cpu].running.last().unwrap().1;
         let running = own.iter().copied().find(|thread| self.tid(*thread) == current);
-        // The thread that changes its CPU has to sleep when it does so.
+        // The thread that changes its CPU has to sleep while it changes its CPU.
         let must_sleep = running == Some(MOVED) && (cpu == 1 || at + 8 * MS > END / 2) && cpu == 0;
         let choice = if must_sleep { 2 } else { r.in_range(0, 5) };
         let other = own[r.in_range(0, own.len() as i64) as usize];
@@ -565,8 +565,8 @@ impl World {
         all.filter(|tid| *tid != 0).collect()
     }
 
-    /// Returns the critical path from a time to another, at which the thread had a CPU: the threads, and when
-    /// each is on the path.
+    /// Returns the critical path of a thread from one time to a later time, at which the thread must have a
+    /// CPU. The path consists of threads, each with the times from and to which the thread is on the path.
     pub fn path(&self, thread: usize, from: u64, mut to: u64) -> Vec<(usize, u64, u64)> {
         let sleeps = self.threads[thread].sleeps.iter().rev();
         let end = to;

@@ -21,7 +21,7 @@ const CLIENTS: u32 = 3;
 const EVENTS: u64 = 20_000;
 /// Time of a client's share of a pass.
 const BUDGET: Duration = Duration::from_micros(100);
-/// Numbers of calls of which one fails, in runs with many faults and with few.
+/// Numbers of calls of which one call fails, in runs with many faults and in runs with few faults.
 const ONE_OF: [u64; 3] = [4, 20, 100];
 
 fn runs() -> u64 {

@@ -147,7 +147,7 @@ fn events_for_a_reader_that_comes_late_are_recorded_or_counted() {
     assert!(failed.write_failures > 0 && told.load(Relaxed) == 1, "{failed:?}");
     let receiver = receive_from(from, host.dir().to_owned());
 
-    // The reader has come, so no event is lost any more.
+    // The reader now reads, so no further event is lost.
     emit_all(&host);
     let late = host.finish();
 

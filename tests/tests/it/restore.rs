@@ -69,7 +69,7 @@ impl Vmm {
     fn restore(file: &File, saved: &str, output: Output) -> Vmm {
         let (session, dir) = session(output);
         let (state, pages): (ChipState, Vec<Pages>) = serde_json::from_str(saved).unwrap();
-        // The file has what the previous machine has left, unlike a device's fresh memory.
+        // The file still has what the previous machine has left, unlike a device's fresh memory.
         let memory = memory(file);
         memory.load(&pages).unwrap();
         let chip = Chip::new(memory, &ChipConfig::default(), session.clone(), ());
@@ -202,8 +202,8 @@ fn guests_continue_over_many_snapshots_and_each_event_is_in_one_session_or_lost(
     }
 }
 
-/// Number of clients of the machine whose threads trace while it is saved, and maximum size of the state of
-/// all these clients in bytes. A VMM's own limit can be near: Firecracker's limit is 10 MB.
+/// Number of clients whose threads trace while the machine is saved, and maximum size of the state of all
+/// these clients in bytes. A VMM's own limit can be near: Firecracker's limit is 10 MB.
 const THREADS: u32 = 16;
 const MAX_STATE: usize = 4 << 20;
 

@@ -63,7 +63,7 @@ fn a_snapshot_has_the_newest_events_and_counts_the_older_ones() {
     let drain = host.drain();
     emit(&a, 0..1_000_000);
     emit(&b, 0..10);
-    // The directory has nothing but the empty folder that keeps other sessions away.
+    // The directory has only the empty folder that keeps other sessions away.
     let written = fs::read_dir(host.session.dir()).unwrap().map(|entry| entry.unwrap().file_name());
     assert_eq!(Vec::from_iter(written), [".ctf"]);
 

@@ -1,5 +1,5 @@
-//! User mode embedded in a program: a session without `hypertrace record`, and points that are relayed for
-//! the host, as an emulator's plugin does.
+//! User mode embedded in a program: a session without `hypertrace record`, and points that the program relays
+//! for the host, as an emulator's plugin relays points.
 #![allow(unsafe_code)] // a segment's rings as a slice
 
 use hypertrace_test_support::steps::Steps;
@@ -207,7 +207,7 @@ fn points_are_answered_although_a_program_claims_that_the_host_is_awake() {
             }
         });
         for n in 0..POINTS {
-            // The pause is longer than the host stays awake.
+            // The pause is longer than the time for which the host stays awake.
             std::thread::sleep(Duration::from_micros(300));
             let reply = hypertrace::reference_point!(client: &client, "point", n);
             recorded += u64::from(reply.is_ok_and(|reply| reply.status == Status::Recorded));

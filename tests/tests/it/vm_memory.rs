@@ -148,7 +148,7 @@ fn rare_points(machine: &str) {
         let reply = hypertrace::reference_point!("rare", n);
         let took = begin.elapsed();
         assert!(reply.is_ok_and(|reply| reply.status == Status::Recorded), "{reply:?}");
-        // On a machine with a CPU for both, an answer takes 20 ms, which the benchmark measures.
+        // If the guest and the host each have a CPU, an answer takes 20 ms; the benchmark measures this time.
         assert!(took < Duration::from_millis(500), "{took:?}");
     }
 }

@@ -175,7 +175,7 @@ fn a_thread_that_ends_returns_its_ring_without_loss() {
     let _alone = alone();
     let host = Host::new(geometry(1));
     only(&host, "test_other");
-    // There are far more threads than rings, one after the other.
+    // The threads run one after another, and there are far more threads than rings.
     for n in 0..100 {
         let session = host.session.clone();
         let thread = std::thread::spawn(move || {

@@ -114,7 +114,8 @@ struct Pipe {
 }
 
 impl Pipe {
-    /// Starts a reader of pieces of `bytes`, with a pause after each, up to the end or `most` bytes.
+    /// Starts a reader that reads pieces of `bytes`, pauses after each piece, and stops at the end or after
+    /// `most` bytes.
     fn new(bytes: usize, pause: Duration, most: usize) -> Pipe {
         let dir = tempfile::tempdir().unwrap();
         let (path, copy) = (dir.path().join("pipe"), dir.path().join("copy"));

@@ -50,7 +50,8 @@ const REGION_MMAP: u32 = 4;
 /// Capabilities of this server as JSON, with the terminating NUL.
 const CAPABILITIES: &str = "{\"capabilities\":{\"max_msg_fds\":16,\"max_data_xfer_size\":4096,\"migration\":{\"pgsize\":4096}}}\0";
 
-/// Number of descriptors of one message that the server closes. The kernel closes those beyond.
+/// Maximum number of descriptors that the server receives with one message, and closes. The kernel closes
+/// further descriptors.
 const MAX_FDS: usize = 16;
 
 /// Minimum time between two resets, so that a client that resets all the time does not fill the session with

@@ -3,7 +3,7 @@
 //! Messages of vfio-user: decoding of a client's bytes, and encoding of replies.
 //!
 //! The layouts are those of libvfio-user's specification, version 0.1, and of `linux/vfio.h`. All numbers are
-//! little-endian. Every decoder is bounded by its message, and every message by [`MAX_BYTES`].
+//! little-endian. Every decoder reads only its message, and every message has at most [`MAX_BYTES`] bytes.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -140,8 +140,8 @@ impl Message<'_> {
         self.answer(REPLY, 0, parts, out);
     }
 
-    /// Appends a reply that the command failed, whose body is the command's body and then `more`: some
-    /// clients wait for as many bytes as in a reply that succeeded.
+    /// Appends a reply that the command failed. The reply's body is the command's body and then `more`,
+    /// because some clients wait for as many bytes as a reply without an error has.
     pub fn refuse(&self, errno: i32, more: &[u8], out: &mut Vec<u8>) {
         self.answer(REPLY | ERROR, errno as u32, &[self.body, more], out);
     }
