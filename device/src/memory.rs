@@ -244,10 +244,10 @@ impl Memory {
         }
     }
 
-    /// Hides these mappings from processes that this one forks from now on. Otherwise, another device of the
-    /// VMM that is jailed in its own process could write to this memory, even to the config page. A forked
-    /// process must close the memory's file, and must not use or drop its copy of this value. Do not call
-    /// this function in a process that later forks the process that drains the rings.
+    /// Hides these mappings from processes that this process forks from now on. Otherwise, another device of
+    /// the VMM that is jailed in its own process could write to this memory, even to the config page. A
+    /// forked process must close the memory's file, and must not use or drop its copy of this value. Do not
+    /// call this function in a process that later forks the process that drains the rings.
     ///
     /// # Errors
     /// If the kernel refuses.

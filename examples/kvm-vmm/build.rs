@@ -88,8 +88,8 @@ fn watch_sources(library: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Links the archive into an ELF file for the addresses in image.ld. Symbols are kept, to look up
-/// the rip of an error.
+/// Links the archive into an ELF file that is loaded at the addresses in image.ld. Symbols are kept, to look
+/// up the rip of an error.
 fn link(library: &Path, image: &Path) -> Result<(), Box<dyn Error>> {
     // The linker comes from cargo's configuration, or is rustc's default.
     let linker = env::var("RUSTC_LINKER").unwrap_or_else(|_| "cc".into());

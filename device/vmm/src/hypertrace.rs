@@ -78,8 +78,8 @@ pub enum Drain {
     /// filter.
     Thread(Box<dyn FnOnce() -> io::Result<()> + Send>),
     /// No thread starts with the device. The VMM calls [`Hypertrace::start_threads`] later, for example in
-    /// the process in which it jails the device. Alternatively, an event loop of the VMM drains the rings on
-    /// a thread that is not a vCPU's. This event loop uses the adapter for `event-manager`, or calls
+    /// the process in which the VMM jails the device. Alternatively, an event loop of the VMM drains the
+    /// rings on a thread that is not a vCPU's. This event loop uses the adapter for `event-manager`, or calls
     /// [`Chip::drain`] when [`Device::kick`] is readable or when the time that the last call returned is
     /// over.
     Later,
@@ -205,10 +205,10 @@ impl Hypertrace {
         all
     }
 
-    /// Hides the device's mappings from processes that this one forks from now on: see
+    /// Hides the device's mappings from processes that this process forks from now on: see
     /// [`Memory::hide_from_children`]. A forked process must close the device's
-    /// [descriptors](Hypertrace::descriptors), and must not use or drop its copy of the device. Not for a VMM
-    /// that daemonizes or jails this device after this call.
+    /// [descriptors](Hypertrace::descriptors), and must not use or drop its copy of the device. A VMM that
+    /// later daemonizes or jails this device must not call this function.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -271,7 +271,7 @@ impl Hypertrace {
         self.stop().abandon();
     }
 
-    /// Drains the rest, and gives the session the device's counters.
+    /// Drains the remaining records, and gives the session the device's counters.
     fn stop(self) -> Session {
         drop(self.monitor);
         let chip = self.device.chip();

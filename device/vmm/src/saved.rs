@@ -26,7 +26,8 @@ pub struct Saved {
 }
 
 impl Saved {
-    /// Writes the saved device to a stream, in which memory takes as many bytes as in the guest.
+    /// Writes the saved device to a stream. In the stream, memory takes the same number of bytes as in the
+    /// guest.
     ///
     /// # Errors
     /// If a write fails.

@@ -10,10 +10,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 /// A virtual machine, as the device needs it. [`kvm::KvmVm`](crate::kvm::KvmVm) (feature `kvm`) is KVM's. The
-/// thread that starts, moves or resets the device makes the calls, one at a time for each function, and holds
-/// no lock of the device.
+/// thread that starts, moves or resets the device makes these calls and holds no lock of the device. For each
+/// function, the calls are made one after another.
 ///
-/// A region that is not mapped and a doorbell that is not armed trap: slower, but no error.
+/// If a region is not mapped or a doorbell is not armed, the guest's accesses trap, which is slower but no
+/// error.
 pub trait Vm: Send + Sync {
     /// Maps memory of this process into the guest: KVM_SET_USER_MEMORY_REGION, with KVM_MEM_READONLY if the
     /// guest may only read the memory.
@@ -22,8 +23,8 @@ pub trait Vm: Send + Sync {
     /// If the hypervisor refuses, or cannot map memory read-only.
     fn map(&self, memory: &Mapping<'_>) -> io::Result<()>;
 
-    /// Removes the region's mapping, if there is one, but no other mapping at this address. The device also
-    /// calls this function after the hypervisor has refused the mapping.
+    /// Removes the region's mapping, if the region is mapped, but no other mapping at this address. The
+    /// device also calls this function after the hypervisor has refused the mapping.
     fn unmap(&self, memory: &Mapping<'_>);
 
     /// Makes stores of any length at `gpa` signal the eventfd: KVM_IOEVENTFD without a datamatch.
@@ -32,7 +33,7 @@ pub trait Vm: Send + Sync {
     /// If the hypervisor refuses.
     fn arm(&self, gpa: u64, eventfd: BorrowedFd<'_>) -> io::Result<()>;
 
-    /// Removes the ioeventfd at `gpa`, if there is one.
+    /// Removes the ioeventfd at `gpa`, if an ioeventfd is there.
     fn disarm(&self, gpa: u64, eventfd: BorrowedFd<'_>);
 }
 
@@ -125,7 +126,7 @@ impl Device {
 pub enum Bars {
     /// The address of each BAR at first and after each reset, in the order of [`Region::ALL`].
     At([u64; 4]),
-    /// The function's range of the host bridge, in which the guest places the BARs.
+    /// The range of the host bridge that belongs to the function, in which the guest places the BARs.
     Within(Range<u64>),
 }
 

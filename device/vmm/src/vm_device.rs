@@ -54,7 +54,7 @@ impl ConfigPorts {
         self.address.store(address, Relaxed);
     }
 
-    /// Returns the config offset of an access at port offset `at`, if it is for the function.
+    /// Returns the config offset of an access at port offset `at`, if the access is for the function.
     fn target(&self, at: u16) -> Option<u64> {
         let address = self.address.load(Relaxed);
         let ours = address & !0xff == ENABLE | self.device;

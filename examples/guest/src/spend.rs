@@ -18,7 +18,7 @@ pub const BEGAN: u64 = 40;
 
 /// Result that the VMM posts.
 pub const COMPETED: usize = 0;
-/// Result of the guest: number of ticks that it ran in regions `computed`.
+/// Result of the guest: number of ticks for which the guest ran in regions `computed`.
 pub const RAN: usize = 1;
-/// Result of the guest: number of ticks that it was away in regions `computed`.
+/// Result of the guest: number of ticks for which the guest was away in regions `computed`.
 pub const AWAY: usize = 2;

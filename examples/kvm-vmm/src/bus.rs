@@ -8,9 +8,9 @@ type Write = Box<dyn Fn(u64, &[u8]) + Send + Sync>;
 
 /// Address windows, each with two functions that take the offset into the window.
 ///
-/// The vCPU threads call these functions concurrently. Addresses outside of all windows read as all ones and
-/// ignore writes, as on an empty bus. An access that begins in a window and crosses the window's end goes to
-/// this window: devices check their own bounds.
+/// The vCPU threads call these functions concurrently. A load from an address outside of all windows returns
+/// all ones, and a store there is ignored, as on an empty bus. An access that begins in a window and crosses
+/// the window's end goes to this window: devices check their own bounds.
 #[derive(Default)]
 pub struct Bus {
     windows: Vec<Window>,

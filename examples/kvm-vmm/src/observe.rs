@@ -57,7 +57,7 @@ pub type Observer = Arc<dyn Fn(VmmEvent) + Send + Sync>;
 pub fn record_in(session: Session) -> Observer {
     session.attach("vmm");
     Arc::new(move |event| match event {
-        // If the thread gets no ring, its events are counted as lost in the session.
+        // If a thread gets no ring, the session counts the thread's events as lost.
         VmmEvent::Start { vcpu } => {
             session.attach(&format!("vcpu{vcpu}"));
         }

@@ -12,8 +12,8 @@ use rustix::thread::gettid;
 use crate::error::{Error, VcpuError};
 use crate::machine::Outcome;
 
-/// Runs the program in `args` on `threads` threads, thread n as client n of the channel, until all
-/// have ended.
+/// Runs the program in `args` on `threads` threads until all threads have ended. Thread n is client n of the
+/// channel.
 ///
 /// Nobody can stop threads from outside, so there is no time limit: programs that can run here end without
 /// being stopped (see [`run_hosted`]).

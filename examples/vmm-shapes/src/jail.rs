@@ -138,7 +138,7 @@ fn run(
 }
 
 /// Closes all descriptors except these. From then on, the kernel ends this process at any system call that is
-/// not in these lists. `may_open` says that the drain thread makes files in a directory.
+/// not in the lists below. `may_open` says that the drain thread makes files in a directory.
 fn enter_jail(keep: &[RawFd], may_open: bool) -> Result<(), Box<dyn Error>> {
     for fd in (0..MAX_FD).filter(|fd| !keep.contains(fd)) {
         // SAFETY: the child uses no closed descriptor, because all descriptors besides these belong to the

@@ -145,7 +145,7 @@ impl Entry {
         Ok((Entry { directory, name, inode: (stat.st_dev, stat.st_ino) }, file.into()))
     }
 
-    /// Removes the file, but no other file that has the name by now.
+    /// Removes the file, unless the name now belongs to another file.
     fn remove(&self) {
         let found = statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW);
         if found.is_ok_and(|found| (found.st_dev, found.st_ino) == self.inode) {
@@ -186,8 +186,8 @@ impl Segment {
 
     /// Creates a segment in a new file, which this process will serve. The file should be on tmpfs for its
     /// speed, and outlives a crash of all its users. The file's memory is reserved, so that a full file
-    /// system is an error here and not a signal later. The file has `size` bytes, but at least as many as the
-    /// segment needs.
+    /// system is an error here and not a signal later. The file has `size` bytes, or more if the segment
+    /// needs more.
     ///
     /// # Errors
     /// If there is such a file already, or the file cannot be made.
@@ -369,7 +369,8 @@ impl Segment {
         Path::new("/proc").join(process).join("fd").join(descriptor).into()
     }
 
-    /// Removes the segment's file if this value created it, but no other file that has the name by now.
+    /// Removes the segment's file if this value created the file, unless the name now belongs to another
+    /// file.
     pub fn remove(&self) {
         if let Some(entry) = &self.entry {
             entry.remove();

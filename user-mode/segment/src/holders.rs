@@ -35,8 +35,8 @@ const START_TIME: usize = 19;
 
 impl Segment {
     /// Returns the other processes that can trace into the segment: those with the segment's file open, or
-    /// with an environment that names the segment. Leaves out processes that began before this one. Only root
-    /// sees processes of other users.
+    /// with an environment that names the segment. Leaves out processes that began before this process. Only
+    /// root sees processes of other users.
     pub fn holders(&self) -> Vec<Holder> {
         let own = fs::read_link("/proc/self").ok().and_then(|pid| pid.to_str()?.parse().ok());
         let began = own.and_then(start_time);

@@ -87,9 +87,8 @@ impl Mapping {
     /// Returns the mapping's words; no words if the mapping is not writable.
     pub fn words(&self) -> &[AtomicU64] {
         let bytes = if self.writable { self.len } else { 0 };
-        // SAFETY: mapped as long as `self` lives, and aligned as pages are. Any
-        // other user of the mapped file is another process, or accesses these words
-        // by atomic operations as this one does.
+        // SAFETY: mapped as long as `self` lives, and aligned as pages are. Any other user of the mapped file
+        // is another process, or accesses these words by atomic operations only.
         unsafe { std::slice::from_raw_parts(self.at.cast(), bytes / WORD as usize) }
     }
 }

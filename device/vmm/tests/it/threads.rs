@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The threads of a device.
+//! The threads that a device starts.
 
 use crate::common::start;
 use hypertrace_vmm::Error;

@@ -61,7 +61,8 @@ pub fn trace_until_done(args: &Args, board: &Board, client: &Client<'_>) -> u32 
             let _ = reference_point!(client: client, "traced_point", number);
         }
     };
-    // The first event and point send their schemas, which are not sent again.
+    // The first event and the first point send their schemas; later events and points do not send the schemas
+    // again.
     trace(0);
     board.meet(args.vcpus);
     let mut number = 1;

@@ -78,7 +78,7 @@ pub fn store_regions(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) 
                 // SAFETY: as below.
                 unsafe { load(loaded) };
             }
-            // SAFETY: the VMM chose an address that is MMIO in this guest, aligned to 8.
+            // SAFETY: the VMM chose an address that is MMIO in this guest and is aligned to 8.
             unsafe { store(address, id, 8) };
         }
         spent += ticks() - start;

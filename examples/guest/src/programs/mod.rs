@@ -55,7 +55,7 @@ pub unsafe fn run(cpu: u32, args: &Args, board: &Board, channel: Option<Channel<
 
 /// Runs a program that uses only the board and the channel, and so can run on a thread of the host:
 /// [`Program::Sse`], [`Program::Demo`] and the programs that measure. Returns [`NO_SUCH_PROGRAM`] for other
-/// programs. The channel comes with what its leases say about this thread.
+/// programs. The channel comes with the facts that its leases report about this thread.
 pub fn run_hosted(
     program: Program,
     cpu: u32,

@@ -79,7 +79,7 @@ pub fn pause(args: &Args, client: &Client<'_>) -> u32 {
     0
 }
 
-/// A loop that reads the clock. Two readings that are far apart show that the guest did not run.
+/// A loop that reads the clock. Two readings that are far apart show that the guest did not run between them.
 struct Spinner {
     gap: u64,
     ran: u64,
@@ -87,7 +87,7 @@ struct Spinner {
 }
 
 impl Spinner {
-    /// Spins until the guest ran for this many more ticks.
+    /// Spins until the guest has run for this many further ticks.
     fn spin(&mut self, ticks_more: u64) {
         let until = self.ran + ticks_more;
         let mut last = ticks();
