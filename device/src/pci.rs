@@ -221,7 +221,7 @@ impl PciFunction {
         self.chip.reset();
     }
 
-    /// Returns the state of config space, for a snapshot beside [`Chip::state`].
+    /// Returns the state of config space, for a snapshot that also contains [`Chip::state`].
     pub fn state(&self) -> PciState {
         PciState { version: STATE_VERSION, header: self.lock().value }
     }

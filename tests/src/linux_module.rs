@@ -39,8 +39,8 @@ impl Module {
         let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let (release, sources) = linux.headers();
         let folder = target_folder().join("linux-module").join(&release);
-        // The sources are copied, because the kernel's makefiles write beside them. Unchanged files are not
-        // built again.
+        // The sources are copied, because the kernel's makefiles write to the folder of the sources.
+        // Unchanged files are not built again.
         copy(&root().join("guest-lib/linux-module"), &folder);
         copy_file(&root().join("guest-lib/include").join(BARE), &folder.join(BARE));
         let headers = sources.join(format!("linux-headers-{release}"));

@@ -12,7 +12,8 @@ use std::thread;
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use hypertrace::region;
 
-/// Makes empty regions, so that `regions` shows the cost of a region itself beside the other regions.
+/// Makes empty regions, so that `regions` shows the cost of a region itself next to the cost of the other
+/// regions.
 fn empty(_: &mut Criterion) {
     for _ in 0..1_000 {
         let _region = region!("empty");

@@ -163,7 +163,7 @@ impl Machine {
             }
             let (ended, shared) = (ended.clone(), Arc::clone(&shared));
             let spawned = thread::Builder::new().name(format!("vcpu{index}")).spawn(move || {
-                // If a device panics, the other vCPUs must not wait for this one.
+                // If a device panics, the other vCPUs must not wait for this vCPU.
                 let run = AssertUnwindSafe(|| vcpu::run(index, &mut vcpu.fd, &shared));
                 let end = panic::catch_unwind(run).unwrap_or(Err(VcpuError::Panicked));
                 vcpu.has_ended = matches!(end, Ok(Some(_)));

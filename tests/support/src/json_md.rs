@@ -88,7 +88,7 @@ pub fn fits(known: &str, types: &BTreeSet<String>, path: &str) -> bool {
 pub struct Members(Schema);
 
 impl Members {
-    /// Returns the members of a type, beside the version.
+    /// Returns the members of a type, and the member `version`.
     pub fn of<T: Deserialize<'static>>() -> Members {
         Members::default().with::<T>("").with::<u32>("version")
     }

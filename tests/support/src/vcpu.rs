@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! vCPUs made event by event: a session with regions, the trace of the kernel beside it, and the truth about
-//! where the regions' time went.
+//! vCPUs made event by event: a session with regions, a trace of the kernel, and the truth about where the
+//! regions' time went.
 
 use super::made::{self, GUEST_BASE, Made, Packet};
 use super::trace_dat::{

@@ -1,5 +1,5 @@
-//! A guest that writes anything anywhere at any time, beside an honest client. All readers read the whole
-//! session, and the honest client's events are complete.
+//! A guest with two clients: one client writes anything anywhere at any time, and the other client is honest.
+//! All readers read the whole session, and the honest client's events are complete.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
