@@ -269,7 +269,10 @@ HYPERTRACE_UNSEEN_ static inline void hypertrace_scope_end_(const struct hypertr
 }
 #endif
 
-/* Dispatch on the form of a field: (name, value) or a variable. */
+/*
+ * Each of these macros calls a variant for the form of a field: a pair (name, value), or a
+ * variable.
+ */
 #define HYPERTRACE_MEMBER_(field) HYPERTRACE_AS_(HYPERTRACE_MEMBER_, field)
 #define HYPERTRACE_MEMBER_BARE_(field) HYPERTRACE_MEMBER_OF_(field, field)
 #define HYPERTRACE_MEMBER_PAIR_(field) HYPERTRACE_MEMBER_OF_ field
@@ -292,7 +295,10 @@ HYPERTRACE_UNSEEN_ static inline void hypertrace_scope_end_(const struct hypertr
 #define HYPERTRACE_VALUE_PAIR_(field) HYPERTRACE_VALUE_OF_ field
 #define HYPERTRACE_VALUE_OF_(name, ...) HYPERTRACE_WORD_((__VA_ARGS__)),
 
-/* Calls macro##BARE_ or macro##PAIR_. HYPERTRACE_PROBE_ expands only before a parenthesis. */
+/*
+ * Calls macro##PAIR_ for a pair in parentheses, and macro##BARE_ for a variable. HYPERTRACE_PROBE_ tells a
+ * pair from a variable, because the compiler expands this macro only before a parenthesis.
+ */
 #define HYPERTRACE_AS_(macro, field) HYPERTRACE_JOIN_(macro, HYPERTRACE_KIND_(field))(field)
 #define HYPERTRACE_JOIN_(a, b) HYPERTRACE_JOINED_(a, b)
 #define HYPERTRACE_JOINED_(a, b) a##b
@@ -303,7 +309,10 @@ HYPERTRACE_UNSEEN_ static inline void hypertrace_scope_end_(const struct hypertr
 
 #define HYPERTRACE_FIRST_(name, ...) name
 
-/* macro(field) for each field after the name, and the number of fields. */
+/*
+ * HYPERTRACE_EACH_ calls macro(field) for each field after the name, and HYPERTRACE_COUNT_ counts
+ * the fields.
+ */
 #define HYPERTRACE_EACH_(macro, ...)                                                               \
     HYPERTRACE_CAT_(HYPERTRACE_EACH_, HYPERTRACE_COUNT_(__VA_ARGS__))(macro, __VA_ARGS__)
 #define HYPERTRACE_CAT_(a, b) HYPERTRACE_CATTED_(a, b)
@@ -461,7 +470,10 @@ struct field<T, when<std::is_same<typename T::traits_type::char_type, char>::val
     }
 };
 
-/* The call sites of a region that is an object. Never freed. */
+/*
+ * The call sites of regions that are objects, one for a region's begin and one for its end. This
+ * memory is never freed.
+ */
 struct region_sites {
     struct hypertrace_site begin, end;
     region_sites *next;
@@ -549,7 +561,10 @@ class region {
 #else
 
 #if defined(__GNUC__)
-/* Numbers of at most 64 bits, and pointers. GCC's numbers of classes: 1 to 4, 8 and 5. */
+/*
+ * A field is a number of at most 64 bits, or a pointer. __builtin_classify_type returns 1 to 4 or 8
+ * for numbers, and 5 for pointers.
+ */
 #define HYPERTRACE_IS_FIELD_(value)                                                                \
     (__builtin_classify_type(value) == 5 ||                                                        \
      (sizeof(value) <= sizeof(uint64_t) &&                                                         \

@@ -278,12 +278,13 @@ void hypertrace_reference_point(struct hypertrace_site *site,
                                 struct hypertrace_reply *reply);
 
 /**
- * Opens the device, or the segment of `hypertrace record`, for this process. The
- * first event does the same, but reports no error.
+ * Opens the device, or the segment of `hypertrace record`, for this process. The first event
+ * does the same, but reports no error.
  *
- * `options` may be NULL. If there is nothing to open, or the system refuses, the function returns false. If
- * `error` is not NULL, the function then stores a text to `error` that says what failed, where, and what to
- * do. The text is cut to `size` bytes, including the zero at its end.
+ * `options` may be NULL. If there is nothing to open, or the system refuses, the function
+ * returns false. If `error` is not NULL, the function then stores a text to `error` that says
+ * what failed, where, and what to do. The text is cut to `size` bytes, including the zero at its
+ * end.
  *
  * A channel that is already open stays open.
  *
@@ -320,19 +321,19 @@ bool hypertrace_trace_parent(char *text,
 void hypertrace_poll(void);
 
 /**
- * Waits until the ring has room for the next `events` events of this thread, if
- * the fields of each take at most `words` words. If there is no room, the function wakes the host and waits
- * at most a second. For programs that prefer a wait to a lost event. Returns false if there is still no
- * room, if there can never be enough room, or if no host drains this thread's ring.
+ * Waits until the ring has room for the next `events` events of this thread, if the fields of
+ * each take at most `words` words. If there is no room, the function wakes the host and waits at
+ * most a second. For programs that prefer a wait to a lost event. Returns false if there is
+ * still no room, if there can never be enough room, or if no host drains this thread's ring.
  *
  * A field takes one word; a string takes its bytes and 4 more, rounded up to words.
  */
 bool hypertrace_wait_for_room(size_t events, size_t words);
 
 /**
- * Records an event of the numbers-only interface of 2016: `arg1`, and at most
- * as many further arguments as the device was built for. The event costs one exit. Over a segment, the event
- * is a commit.
+ * Records an event of the numbers-only interface of 2016: `arg1`, and at most as many further
+ * arguments as the device was built for. The event costs one exit. Over a segment, the event is
+ * a commit.
  *
  * # Safety
  * `args` points to `count` words.
@@ -645,7 +646,10 @@ HYPERTRACE_UNSEEN_ static inline void hypertrace_scope_end_(const struct hypertr
 }
 #endif
 
-/* Dispatch on the form of a field: (name, value) or a variable. */
+/*
+ * Each of these macros calls a variant for the form of a field: a pair (name, value), or a
+ * variable.
+ */
 #define HYPERTRACE_MEMBER_(field) HYPERTRACE_AS_(HYPERTRACE_MEMBER_, field)
 #define HYPERTRACE_MEMBER_BARE_(field) HYPERTRACE_MEMBER_OF_(field, field)
 #define HYPERTRACE_MEMBER_PAIR_(field) HYPERTRACE_MEMBER_OF_ field
@@ -668,7 +672,10 @@ HYPERTRACE_UNSEEN_ static inline void hypertrace_scope_end_(const struct hypertr
 #define HYPERTRACE_VALUE_PAIR_(field) HYPERTRACE_VALUE_OF_ field
 #define HYPERTRACE_VALUE_OF_(name, ...) HYPERTRACE_WORD_((__VA_ARGS__)),
 
-/* Calls macro##BARE_ or macro##PAIR_. HYPERTRACE_PROBE_ expands only before a parenthesis. */
+/*
+ * Calls macro##PAIR_ for a pair in parentheses, and macro##BARE_ for a variable. HYPERTRACE_PROBE_ tells a
+ * pair from a variable, because the compiler expands this macro only before a parenthesis.
+ */
 #define HYPERTRACE_AS_(macro, field) HYPERTRACE_JOIN_(macro, HYPERTRACE_KIND_(field))(field)
 #define HYPERTRACE_JOIN_(a, b) HYPERTRACE_JOINED_(a, b)
 #define HYPERTRACE_JOINED_(a, b) a##b
@@ -679,7 +686,10 @@ HYPERTRACE_UNSEEN_ static inline void hypertrace_scope_end_(const struct hypertr
 
 #define HYPERTRACE_FIRST_(name, ...) name
 
-/* macro(field) for each field after the name, and the number of fields. */
+/*
+ * HYPERTRACE_EACH_ calls macro(field) for each field after the name, and HYPERTRACE_COUNT_ counts
+ * the fields.
+ */
 #define HYPERTRACE_EACH_(macro, ...)                                                               \
     HYPERTRACE_CAT_(HYPERTRACE_EACH_, HYPERTRACE_COUNT_(__VA_ARGS__))(macro, __VA_ARGS__)
 #define HYPERTRACE_CAT_(a, b) HYPERTRACE_CATTED_(a, b)
@@ -837,7 +847,10 @@ struct field<T, when<std::is_same<typename T::traits_type::char_type, char>::val
     }
 };
 
-/* The call sites of a region that is an object. Never freed. */
+/*
+ * The call sites of regions that are objects, one for a region's begin and one for its end. This
+ * memory is never freed.
+ */
 struct region_sites {
     struct hypertrace_site begin, end;
     region_sites *next;
@@ -925,7 +938,10 @@ class region {
 #else
 
 #if defined(__GNUC__)
-/* Numbers of at most 64 bits, and pointers. GCC's numbers of classes: 1 to 4, 8 and 5. */
+/*
+ * A field is a number of at most 64 bits, or a pointer. __builtin_classify_type returns 1 to 4 or 8
+ * for numbers, and 5 for pointers.
+ */
 #define HYPERTRACE_IS_FIELD_(value)                                                                \
     (__builtin_classify_type(value) == 5 ||                                                        \
      (sizeof(value) <= sizeof(uint64_t) &&                                                         \

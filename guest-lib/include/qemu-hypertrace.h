@@ -61,8 +61,8 @@ uint64_t *qemu_hypertrace_data(uint64_t client);
 
 /**
  * Records an event with `arg1` as its first argument, and the other arguments from the client's
- * `qemu_hypertrace_data`. In a virtual machine, the event costs one exit. Over a segment, the event is a
- * commit.
+ * `qemu_hypertrace_data`. In a virtual machine, the event costs one exit. Over a segment, the
+ * event is a commit.
  *
  * Threads that call this function at the same time need different clients.
  */

@@ -98,8 +98,8 @@ pub extern "C" fn qemu_hypertrace_data(client: u64) -> *mut u64 {
 }
 
 /// Records an event with `arg1` as its first argument, and the other arguments from the client's
-/// `qemu_hypertrace_data`. In a virtual machine, the event costs one exit. Over a segment, the event is a
-/// commit.
+/// `qemu_hypertrace_data`. In a virtual machine, the event costs one exit. Over a segment, the
+/// event is a commit.
 ///
 /// Threads that call this function at the same time need different clients.
 #[unsafe(no_mangle)]

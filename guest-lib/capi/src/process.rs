@@ -29,12 +29,13 @@ pub struct Options {
     window: u64,
 }
 
-/// Opens the device, or the segment of `hypertrace record`, for this process. The
-/// first event does the same, but reports no error.
+/// Opens the device, or the segment of `hypertrace record`, for this process. The first event
+/// does the same, but reports no error.
 ///
-/// `options` may be NULL. If there is nothing to open, or the system refuses, the function returns false. If
-/// `error` is not NULL, the function then stores a text to `error` that says what failed, where, and what to
-/// do. The text is cut to `size` bytes, including the zero at its end.
+/// `options` may be NULL. If there is nothing to open, or the system refuses, the function
+/// returns false. If `error` is not NULL, the function then stores a text to `error` that says
+/// what failed, where, and what to do. The text is cut to `size` bytes, including the zero at its
+/// end.
 ///
 /// A channel that is already open stays open.
 ///
@@ -146,10 +147,10 @@ pub extern "C" fn hypertrace_poll() {
     hypertrace::poll();
 }
 
-/// Waits until the ring has room for the next `events` events of this thread, if
-/// the fields of each take at most `words` words. If there is no room, the function wakes the host and waits
-/// at most a second. For programs that prefer a wait to a lost event. Returns false if there is still no
-/// room, if there can never be enough room, or if no host drains this thread's ring.
+/// Waits until the ring has room for the next `events` events of this thread, if the fields of
+/// each take at most `words` words. If there is no room, the function wakes the host and waits at
+/// most a second. For programs that prefer a wait to a lost event. Returns false if there is
+/// still no room, if there can never be enough room, or if no host drains this thread's ring.
 ///
 /// A field takes one word; a string takes its bytes and 4 more, rounded up to words.
 #[unsafe(no_mangle)]
@@ -158,9 +159,9 @@ pub extern "C" fn hypertrace_wait_for_room(events: usize, words: usize) -> bool 
     hypertrace::with_client(wait).unwrap_or(false)
 }
 
-/// Records an event of the numbers-only interface of 2016: `arg1`, and at most
-/// as many further arguments as the device was built for. The event costs one exit. Over a segment, the event
-/// is a commit.
+/// Records an event of the numbers-only interface of 2016: `arg1`, and at most as many further
+/// arguments as the device was built for. The event costs one exit. Over a segment, the event is
+/// a commit.
 ///
 /// # Safety
 /// `args` points to `count` words.
