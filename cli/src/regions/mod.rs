@@ -285,8 +285,8 @@ pub fn check_names(sessions: &[(Session, ClockMaps)], wanted: &[String]) -> Resu
 /// Returns which regions there are, the name that is nearest to a wrong name first.
 fn known_list(known: &BTreeSet<String>, wrong: &str) -> String {
     match known.is_empty() {
-        true => "no event named NAME_begin or NAME_end has an id; region! and reference_region! of the guest \
-                 library make such events, and --between takes any two events"
+        true => "no event named NAME_begin or NAME_end has an id; region! of Rust, and HYPERTRACE_SCOPE of C \
+                 and C++, make such events, and --between takes any two events"
             .into(),
         false => format!("there are {}", listed(known, wrong)),
     }

@@ -217,7 +217,14 @@ fn steal(shown: &Shown<'_>) -> Option<String> {
 
 /// Returns a line about the time that the host took, by the count of a guest's kernel, if there was any.
 fn guest_steal(shown: &Shown<'_>) -> Option<String> {
-    let ms = shown.regions.guest_steal_ms.filter(|ms| *ms > 0)?;
+    let Some(ms) = shown.regions.guest_steal_ms.filter(|ms| *ms > 0) else {
+        let is_by_guest = |group: &Group| group.label(Part::OnCpu) != Part::OnCpu.label();
+        return shown.groups().any(is_by_guest).then(|| {
+            "only the guest's kernel was recorded, so on-CPU (guest) contains time that the host took from \
+             the guest. `hypertrace record -a` on the host, with the same -o, shows this time"
+                .into()
+        });
+    };
     Some(format!(
         "the host took {} ms from the guest's CPUs while the guest's kernel was recorded, by that kernel's \
          count. This time is part of on-CPU (guest) and of waits. `hypertrace record -a` on the host, with \
