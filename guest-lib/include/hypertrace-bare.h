@@ -17,14 +17,15 @@
  * A client belongs to one CPU or thread. If an interrupt emits in the middle of an emit, the interrupt's
  * event is dropped and counted.
  *
- * Macros that a source may define before it includes the header, as the module for Linux does (guest-lib/linux-module):
+ * A source may define these macros before it includes the header, as the module for Linux does
+ * (guest-lib/linux-module):
  *
  *     HYPERTRACE_BARE_HAS_TYPES    the source defines uint64_t, bool, NULL, .. itself, without C's headers
  *     HYPERTRACE_BARE_NOW(device)  reads the clock that device->clock names, if not always the CPU's counter
- *     HYPERTRACE_BARE_FENCE()      orders earlier stores before later stores, also to memory that is not write-back
+ *     HYPERTRACE_BARE_FENCE()      orders earlier stores before later ones, also to memory that is not write-back
  *     HYPERTRACE_BARE_EVENTS       maximum number of a client's events with a text: a power of two, up to 1,024
  *
- * docs/c.md describes its use.
+ * docs/c.md describes the use of this header.
  *
  * SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
  */
@@ -376,7 +377,7 @@ static inline const char *hypertrace_bare_describe_device_(struct hypertrace_bar
     device->ring_words = ring / 8;
     device->block_words = block / 8;
     device->reserve_words = ring / 8 / HYPERTRACE_ABI_RESERVED_PART;
-    /* If the frequency is unknown, the pause of a counter of 10 MHz: too short a pause only wakes more often. */
+    /* If the frequency is unknown, 10 ms of a counter of 10 MHz: too short a pause only wakes more often. */
     device->pause = frequency != 0 ? frequency / 1000 * HYPERTRACE_ABI_PAUSE_MS : 100000;
     device->used[HYPERTRACE_BARE_CONFIG] = HYPERTRACE_ABI_PAGE;
     device->used[HYPERTRACE_BARE_DATA] =
