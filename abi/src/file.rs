@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Checks a file's size against the limit of the process, and makes the sealed memory file that a host shares with its
-//! clients. Linux only.
+//! Checks a file's size against the limit of the process, and makes the sealed memory file that a host shares
+//! with its clients. Linux only.
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::process::{Resource, getrlimit};

@@ -147,9 +147,9 @@ impl Linux {
         capability::used(UDEV);
     }
 
-    /// Starts a guest of two CPUs with these devices (options of QEMU; its `-append` replaces the kernel's command
-    /// line), whose first process runs the script with these programs in /bin. A program's name with a slash
-    /// is the path of any file.
+    /// Starts a guest of two CPUs with these devices (options of QEMU; its `-append` replaces the kernel's
+    /// command line), whose first process runs the script with these programs in /bin. A program's name with
+    /// a slash is the path of any file.
     #[track_caller]
     pub fn start(
         &self,

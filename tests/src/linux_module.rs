@@ -1,4 +1,5 @@
-//! The kernel module for a Linux guest, built by this machine's compiler with the headers of the guest's kernel.
+//! The kernel module for a Linux guest, built by this machine's compiler with the headers of the guest's
+//! kernel.
 
 use std::fs;
 use std::path::{Path, PathBuf};

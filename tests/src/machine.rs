@@ -2,7 +2,8 @@
 //! report its entries and exits, or may be unable to run Linux. QEMU's TCG has AMD's extension for virtual
 //! machines.
 //!
-//! The machine has this machine's files, read only and at their own paths, so all programs of the tests run there.
+//! The machine has this machine's files, read only and at their own paths, so all programs of the tests run
+//! there.
 
 #![allow(unsafe_code)] // prctl(2) between fork and exec
 
@@ -101,7 +102,8 @@ pub struct Ran {
 }
 
 impl Machine {
-    /// Boots the machine, which all tests of a process share. Returns `None`, with a report, if a program is missing.
+    /// Boots the machine, which all tests of a process share. Returns `None`, with a report, if a program is
+    /// missing.
     pub fn find() -> Option<&'static Machine> {
         static MACHINE: OnceLock<Option<Machine>> = OnceLock::new();
         let [qemu, kernel, busybox] = [QEMU, KERNEL, BUSYBOX].map(capability::program);

@@ -1,6 +1,7 @@
 //! The TSCs of the vCPUs as KVM computes them, for the session.
 //!
-//! kvm-ioctls has no call for the attributes of a vCPU that KVM returns, so this module makes the ioctl itself.
+//! kvm-ioctls has no call for the attributes of a vCPU that KVM returns, so this module makes the ioctl
+//! itself.
 #![allow(unsafe_code)]
 
 use hypertrace_trace::{GuestTsc, Session};
@@ -53,8 +54,8 @@ fn offset(vcpu: &VcpuFd) -> Option<i64> {
         addr: (&raw mut offset) as u64,
         ..Default::default()
     };
-    // SAFETY: the descriptor is a vCPU's. The kernel reads the request, and writes this attribute's 8 bytes to
-    // `offset`, which outlives the call.
+    // SAFETY: the descriptor is a vCPU's. The kernel reads the request, and writes this attribute's 8 bytes
+    // to `offset`, which outlives the call.
     match unsafe { ioctl_with_ref(vcpu, KVM_GET_DEVICE_ATTR(), &request) } {
         0 => Some(offset as i64),
         _ => None,

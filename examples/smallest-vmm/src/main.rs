@@ -9,7 +9,8 @@ use vm_memory::{Bytes, GuestAddress, GuestMemory, GuestMemoryMmap};
 /// Address of the device's window, beyond RAM.
 const WINDOW: u64 = 0xd000_0000;
 
-// The guest, in 32-bit mode: edi is its client's memory, esi its register EMIT, ebx the event's id, ecx the hash of its name.
+// The guest, in 32-bit mode: edi is its client's memory, esi its register EMIT, ebx the event's id, ecx the
+// hash of its name.
 std::arch::global_asm!(
     ".code32; guest: mov [edi + 0x2000], ebx; mov dword ptr [edi + 0x2004], 11", // the schema log: id, bytes, text
     "mov dword ptr [edi + 0x2008], 0x6b636974; mov dword ptr [edi + 0x200c], 0x753a6e28",

@@ -35,8 +35,8 @@
 //!
 //! - `id`, the span's number: 31 bits that the layer counts, below 22 bits that each process draws at random.
 //!   Spans of two processes can have the same number if both processes draw the same bits;
-//! - `parent`, the number of the surrounding span, of which `hypertrace regions` shows the span as a child; 0 if
-//!   there is none;
+//! - `parent`, the number of the surrounding span, of which `hypertrace regions` shows the span as a child; 0
+//!   if there is none;
 //! - the fields that the span was made with, by which `hypertrace regions --by FIELD` groups;
 //! - `target`, by which `regions --by target` groups. Spans of one name with several targets are several
 //!   rows, `TARGET::NAME`.

@@ -46,8 +46,8 @@ pub fn program(name: &str) -> Option<PathBuf> {
     program_of(name, name)
 }
 
-/// Finds the program of a capability, or reports that the capability is missing. `cargo xtask test` puts fetched programs
-/// on PATH.
+/// Finds the program of a capability, or reports that the capability is missing. `cargo xtask test` puts
+/// fetched programs on PATH.
 pub fn program_of(capability: &str, program: &str) -> Option<PathBuf> {
     let absent = std::env::var(ABSENT).unwrap_or_default();
     let mut absent = absent.lines().filter_map(|line| line.split_once('\t'));
@@ -70,7 +70,8 @@ pub fn on_path(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
-/// Returns PATH, followed by the folders of the administrator's programs, which an ordinary user's PATH lacks.
+/// Returns PATH, followed by the folders of the administrator's programs, which an ordinary user's PATH
+/// lacks.
 pub fn search_path() -> OsString {
     let mut path = std::env::var_os("PATH").unwrap_or_default();
     path.push(":/usr/sbin:/sbin");

@@ -306,7 +306,8 @@ impl World {
         ran.map(|pair| (last(running, pair[0]), pair[1] - pair[0])).collect()
     }
 
-    /// Puts events of the first guest's kernel outside of guest mode, so that no thread is proven to run its first CPU.
+    /// Puts events of the first guest's kernel outside of guest mode, so that no thread is proven to run its
+    /// first CPU.
     pub fn contradict(&mut self) {
         let out = self.cpus[0].doing.iter().filter(|(_, part)| *part == Part::Stolen);
         let times = Vec::from_iter(out.map(|(at, _)| at + 10_000));

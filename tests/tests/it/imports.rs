@@ -42,7 +42,8 @@ fn code(path: &Path) -> String {
     code.lines().filter(|line| !line.trim().starts_with("//")).collect()
 }
 
-/// Returns the modules of the crate that its code names: `a` for `crate::a::b`; `a` and `c` for `crate::{a::b, c}`.
+/// Returns the modules of the crate that its code names: `a` for `crate::a::b`; `a` and `c` for
+/// `crate::{a::b, c}`.
 fn imported(code: &str) -> BTreeSet<String> {
     let paths = code.split("crate::").skip(1).flat_map(|rest| match rest.strip_prefix('{') {
         Some(group) => {

@@ -18,7 +18,8 @@ struct Row {
     promise: String,
     /// Tests of the promise, each as `FILE: FUNCTION`. A promise without tests is not tested.
     tests: Vec<String>,
-    /// Changes that remove the defence: `FILE: OLD -> NEW`, or `NUMBER in FILE: OLD -> NEW` for a number of the promise.
+    /// Changes that remove the defence: `FILE: OLD -> NEW`, or `NUMBER in FILE: OLD -> NEW` for a number of
+    /// the promise.
     #[serde(default)]
     mutants: Vec<String>,
 }

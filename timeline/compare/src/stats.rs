@@ -47,8 +47,8 @@ pub struct Difference {
 /// The interval assumes that means of runs are about normally distributed. The interval does not assume that
 /// both sides vary equally. If all values of each side are equal, the interval's width is 0.
 ///
-/// Returns `None` if a side has less than two values, if a value is not finite or differs from the others by more than
-/// 10^150, or if the confidence is not between 0 and 1.
+/// Returns `None` if a side has less than two values, if a value is not finite or differs from the others by
+/// more than 10^150, or if the confidence is not between 0 and 1.
 pub fn welch(a: &[f64], b: &[f64], confidence: f64) -> Option<Difference> {
     let errors = Errors::new(a, b)?;
     let half_width = errors.quantile(0.5 + share(confidence)? / 2.0)? * errors.standard_error;

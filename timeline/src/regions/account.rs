@@ -31,8 +31,8 @@
 //!
 //! ¹ Only where the kernel has no event that is more exact: see [`Exactness`].
 //! ² Only where the VMM has no event before it enters the guest.
-//! ³ Only where `kvm_entry` and `kvm_exit` fire: on AMD's processors, and on AArch64, the host handles an interrupt before KVM
-//! traces the exit.
+//! ³ Only where `kvm_entry` and `kvm_exit` fire: on AMD's processors, and on AArch64, the host handles an
+//! interrupt before KVM traces the exit.
 //!
 //! A map of the guest's clock places a guest's own event, with a bound on the error. Such an event proves
 //! nothing if the kernel's events say when the guest began and ended. If the kernel's events do not say when,
@@ -214,8 +214,9 @@ pub struct Switches {
 }
 
 impl Account {
-    /// Makes the account of a thread. `own` is the part of the thread's time between two events of its client: the guest, or on-CPU
-    /// if the thread itself is the client. `exactness` says which kinds of events the thread's trace has.
+    /// Makes the account of a thread. `own` is the part of the thread's time between two events of its
+    /// client: the guest, or on-CPU if the thread itself is the client. `exactness` says which kinds of
+    /// events the thread's trace has.
     pub fn new(own: Part, exactness: Exactness) -> Account {
         Account {
             own,

@@ -268,7 +268,8 @@ pub(super) fn of_kvm(
     })
 }
 
-/// A number that tells the reason of an exit: trace, number of the event's format, index of the field, and its value.
+/// A number that tells the reason of an exit: trace, number of the event's format, index of the field, and
+/// its value.
 type Known = (u16, u32, usize, i64);
 
 /// Names of exits' reasons.

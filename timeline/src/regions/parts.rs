@@ -22,7 +22,8 @@ pub enum Part {
     Kernel,
     /// The thread was in the VMM: its code and its system calls.
     Vmm,
-    /// The guest's thread could have run, but a thread of the host was running on the CPU that the vCPU's thread needed.
+    /// The guest's thread could have run, but a thread of the host was running on the CPU that the vCPU's
+    /// thread needed.
     Stolen,
     /// A guest's thread was ready to run, but another thread of the guest had the CPU.
     Behind,

@@ -163,8 +163,8 @@ pub(super) struct Stretch {
 }
 
 impl History {
-    /// Makes the history of a recording. `knows_ends`: whether the recording says which threads end because their process
-    /// ends.
+    /// Makes the history of a recording. `knows_ends`: whether the recording says which threads end because
+    /// their process ends.
     pub fn new(trace: u16, knows_ends: bool) -> History {
         History { trace, knows_ends, ..History::default() }
     }

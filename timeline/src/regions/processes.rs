@@ -14,7 +14,8 @@ use std::collections::HashMap;
 /// Maximum number of processes whose end is kept, of some 100 bytes each.
 const MAX: usize = 1 << 16;
 
-/// Number of a process; `None`: the process began before the recording, and may have threads that nothing shows.
+/// Number of a process; `None`: the process began before the recording, and may have threads that nothing
+/// shows.
 pub(super) type Number = Option<u32>;
 
 /// A thread that may have begun the end of a process.

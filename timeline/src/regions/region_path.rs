@@ -43,7 +43,8 @@ pub(super) struct Path {
 }
 
 impl Path {
-    /// Makes an empty path. `divided`: the clock of the thread's guest, if the host's kernel divides the guest's time.
+    /// Makes an empty path. `divided`: the clock of the thread's guest, if the host's kernel divides the
+    /// guest's time.
     pub fn new(has_waits: bool, divided: Option<u32>) -> Path {
         Path {
             steps: Steps::default(),

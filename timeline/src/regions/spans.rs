@@ -10,8 +10,8 @@
 //! thread b                poll_begin, poll_end
 //! ```
 //!
-//! A span that is entered once, on the thread that closes it, is an ordinary region of that thread: its end lacks the field
-//! `any_client`. Any other span is *parted*: its time is the polls', and idle.
+//! A span that is entered once, on the thread that closes it, is an ordinary region of that thread: its end
+//! lacks the field `any_client`. Any other span is *parted*: its time is the polls', and idle.
 
 pub(super) mod inner;
 
@@ -49,8 +49,8 @@ impl Place {
 /// Number of a client's process; 0 if the process is not known, and `None` for the VMM.
 pub(super) type Process = Option<u32>;
 
-/// A span, by its session, the process that made it, and its number. The events of a span come from one process, so another
-/// process of the session cannot change the span.
+/// A span, by its session, the process that made it, and its number. The events of a span come from one
+/// process, so another process of the session cannot change the span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     pub session: usize,
@@ -261,8 +261,8 @@ pub(super) struct Spans {
 }
 
 impl Spans {
-    /// Makes the spans of sessions. Of each session: whether threads without a ring lost events, and whether spans may be
-    /// parted.
+    /// Makes the spans of sessions. Of each session: whether threads without a ring lost events, and whether
+    /// spans may be parted.
     pub fn new(sessions: impl IntoIterator<Item = (bool, bool)>) -> Spans {
         let of_session =
             |(is_lossy, has_parted)| OfSession { is_lossy, has_parted, ..OfSession::default() };
@@ -441,7 +441,8 @@ impl Spans {
         }
     }
 
-    /// Counts a poll as a region inside its span. The poll's time is divided later. Returns the number of the span.
+    /// Counts a poll as a region inside its span. The poll's time is divided later. Returns the number of the
+    /// span.
     pub fn add_poll(&mut self, key: Key, index: u32, counts: bool) -> Option<u32> {
         let number = self.open.get(&key).and_then(|span| span.parted)?;
         let parted = self.parted.get_mut(&number)?;

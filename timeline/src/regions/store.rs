@@ -125,8 +125,8 @@ impl Sample {
         self.times.total()
     }
 
-    /// Returns the number that a span of the crate `tracing` and the span's polls have in common; `None` if the
-    /// region is neither a poll nor a span with polls. Spans of several sessions have different numbers.
+    /// Returns the number that a span of the crate `tracing` and the span's polls have in common; `None` if
+    /// the region is neither a poll nor a span with polls. Spans of several sessions have different numbers.
     pub fn span(&self) -> Option<u32> {
         Some(self.span).filter(|span| *span > 0)
     }

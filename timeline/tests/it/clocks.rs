@@ -415,8 +415,8 @@ fn a_guests_kernel_has_the_clock_of_clients_that_agree_and_bounds_for_the_others
     }
 }
 
-/// Returns the error and the bound of the time of an event in the recording of a guest's kernel, which is 30 ms after the
-/// session's start. `sender` says which client sent the recording.
+/// Returns the error and the bound of the time of an event in the recording of a guest's kernel, which is 30
+/// ms after the session's start. `sender` says which client sent the recording.
 #[track_caller]
 fn of_guest(session: &Session, sender: &str) -> (i64, u64) {
     let dir = tempfile::tempdir().unwrap();

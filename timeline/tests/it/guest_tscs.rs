@@ -293,8 +293,8 @@ fn held_by(trace: &TraceDat) -> Vec<(i64, i64)> {
 #[test]
 fn an_offset_of_kvm_holds_as_long_as_the_recording_shows() {
     let (own, other) = (OWN, 77);
-    // Each case has the threads that the recorder followed, the changes of the offset (time in ns, offset before, offset
-    // after), whether the recorder lost events, and the times at which the offset held.
+    // Each case has the threads that the recorder followed, the changes of the offset (time in ns, offset
+    // before, offset after), whether the recorder lost events, and the times at which the offset held.
     let ms = |from: i64, until: i64| vec![(from * 1_000_000, until * 1_000_000)];
     for (threads, changes, is_lossy, held) in [
         // The recorder saw the offset from 10 to 50 ms, and recorded its last event at 90 ms.

@@ -116,8 +116,8 @@ fn rows<'r>(regions: &'r Regions, name: &str) -> Vec<Row<'r>> {
     all
 }
 
-/// Events of a request on two threads, with these events of spans inside. The request is polled from 1,000 to 1,400 and
-/// from 2,000 to 2,400, and dropped at 3,000.
+/// Events of a request on two threads, with these events of spans inside. The request is polled from 1,000 to
+/// 1,400 and from 2,000 to 2,400, and dropped at 3,000.
 fn request(inner: &[Event]) -> Vec<Event> {
     let mut events = vec![(1_000, 0, Begin(REQUEST, 0), 1)];
     events.extend(inner.iter().filter(|(time, ..)| *time <= 1_400));
@@ -409,7 +409,8 @@ fn busy_time_outside_of_spans_inside_has_the_parts_that_are_known() {
     assert_eq!(known.map(|part| request.total.times.get(part)), [740, 70, 1_200, 0]);
     let [query] = &request.children[..] else { panic!() };
     assert_eq!(known.map(|part| query.times.get(part)), [450, 40, 620, 0]);
-    // The request was polled for 20 ns between the polls of the query: nobody says whether its thread ran then.
+    // The request was polled for 20 ns between the polls of the query: nobody says whether its thread ran
+    // then.
     assert_eq!(known.map(|part| request.own.times.get(part)), [270, 10, 600, 20]);
 }
 
@@ -550,8 +551,8 @@ impl Program<'_> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// The children and `self` of each name add up to the time of all spans of the name, and `self` is the time outside of all
-    /// inner spans together, of which the idle time is known.
+    /// The children and `self` of each name add up to the time of all spans of the name, and `self` is the
+    /// time outside of all inner spans together, of which the idle time is known.
     #[test]
     fn children_and_self_add_up(
         trees in prop::collection::vec(tree(), 1..4),
@@ -601,7 +602,8 @@ proptest! {
     }
 }
 
-/// Returns the time, and the idle time, of all spans of a name outside of the spans inside, nanosecond by nanosecond.
+/// Returns the time, and the idle time, of all spans of a name outside of the spans inside, nanosecond by
+/// nanosecond.
 fn expected(events: &[Event], name: usize) -> (u64, u64) {
     let (mut own, mut idle) = (0, 0);
     for (begin, _, of, id) in events {

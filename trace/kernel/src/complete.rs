@@ -187,8 +187,9 @@ pub(crate) fn complete(
 }
 
 /// Copies the events that were asked for and that a recording in progress has moved to the disk so far, as a
-/// file like the one that the recording's end makes. Returns false if there is nothing to copy: the recording has not begun or has ended,
-/// or perf records. [`Config::is_live`](crate::Config::is_live) keeps the copies new.
+/// file like the one that the recording's end makes. Returns false if there is nothing to copy: the recording
+/// has not begun or has ended, or perf records. [`Config::is_live`](crate::Config::is_live) keeps the copies
+/// new.
 ///
 /// # Errors
 /// If the recording's files cannot be read, for instance because the recording ends meanwhile, or if the copy

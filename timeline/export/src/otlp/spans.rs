@@ -180,7 +180,8 @@ impl Parents {
         self.all.get(&key).map(|(context, _)| *context)
     }
 
-    /// Keeps a span that ends at this time. If there are too many spans, the span that ends first is forgotten.
+    /// Keeps a span that ends at this time. If there are too many spans, the span that ends first is
+    /// forgotten.
     fn insert(&mut self, key: SpanKey, end: i64, context: Context) {
         self.last += 1;
         let order = (end, self.last);

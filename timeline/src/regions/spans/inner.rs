@@ -59,14 +59,14 @@ pub(in super::super) struct Link {
 /// An inner span of a parted span that has ended.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Inner {
-    /// Time of the span that counts for the parent, in nanoseconds. Time in which several inner spans are open
-    /// counts for the span that began first.
+    /// Time of the span that counts for the parent, in nanoseconds. Time in which several inner spans are
+    /// open counts for the span that began first.
     pub counted: u64,
     /// Idle time of the parent in the time that counts, in nanoseconds.
     idle: u64,
     pub index: u32,
-    /// Whether each poll of the span was in a poll of the parent on the same thread, and in no poll of another
-    /// inner span there.
+    /// Whether each poll of the span was in a poll of the parent on the same thread, and in no poll of
+    /// another inner span there.
     is_within: bool,
 }
 
@@ -225,8 +225,8 @@ pub(in super::super) fn own<'t>(
     own
 }
 
-/// Takes `less` nanoseconds, whose parts nobody knows, off times. Returns the parts that are left in any case,
-/// and unknown time up to a total of `all`.
+/// Takes `less` nanoseconds, whose parts nobody knows, off times. Returns the parts that are left in any
+/// case, and unknown time up to a total of `all`.
 fn without(times: Times, less: u64, all: u64) -> Times {
     let mut left = Times(times.0.map(|ns| ns.saturating_sub(less)));
     left.0[Part::Unknown as usize] = 0;

@@ -89,9 +89,9 @@ fn a_hostile_list_is_divided_into_spans_of_all_time() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4096))]
 
-    /// A hypervisor takes time from a CPU at random moments. The CPU adds that time to its counter later, and the
-    /// recorder reads the counter in between. For any regions, the maximum is never less than the time taken from
-    /// them.
+    /// A hypervisor takes time from a CPU at random moments. The CPU adds that time to its counter later, and
+    /// the recorder reads the counter in between. For any regions, the maximum is never less than the time
+    /// taken from them.
     #[test]
     fn the_most_is_never_less_than_what_was_taken(
         // In each turn, the hypervisor takes the CPU once. A turn has the time until the theft, the length of
