@@ -9,7 +9,8 @@ fn main() {
         let text = String::from_utf8(output.stdout).ok()?;
         output.status.success().then(|| text.trim().to_owned())
     };
-    // A package of the source has no repository; another project's is no answer.
+    // Source from a package has no repository of its own. If the source lies within another project's
+    // repository, the commit of that repository says nothing about the source.
     let own = git(&["ls-files", "--error-unmatch", "build.rs"]).is_some();
     let commit = own.then(|| git(&["show", "--no-patch", "--format=%h %cs", "HEAD"])).flatten();
     let version = env!("CARGO_PKG_VERSION");

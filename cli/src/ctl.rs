@@ -159,7 +159,7 @@ impl Vmm<'_> {
         Ok(BufReader::new(Timed { stream, until }))
     }
 
-    /// Sends one command. Returns its reply: text or an error message.
+    /// Sends one command. Returns the monitor's reply to the command: text or an error message.
     fn ask(&self, command: &[u8]) -> Result<Result<String, String>> {
         let mut replies = self.connect()?;
         match replies.get_mut().write_all(&[command, b"\n"].concat()) {

@@ -328,7 +328,8 @@ impl Host {
         Ok(())
     }
 
-    /// Ends a session in which nothing was recorded as if it had not been created.
+    /// Ends a session in which nothing was recorded. The session leaves nothing, as if it had not been
+    /// created.
     fn abandon(self) {
         match self {
             Host::Device(device) => device.abandon(),

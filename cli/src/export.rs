@@ -146,7 +146,7 @@ Exit code: 0 done, 1 failed, 2 wrong usage, or damaged or foreign input.";
 /// Prefix of a file while it is written.
 const PREFIX: &str = ".hypertrace-export-";
 
-/// Name of the host's file among those of trace-cmd.
+/// Name of the file of the host's kernel among the files for trace-cmd.
 const HOST: &str = "host-kernel.dat";
 
 /// Maximum number of corrections of the times of a guest's CPUs. Readers keep all corrections in memory;
@@ -301,7 +301,7 @@ fn file<T>(
     write: impl FnOnce(&mut dyn Write) -> Result<T>,
     keep: impl FnOnce(WholeFile, &T) -> Result<()>,
 ) -> Result<T> {
-    // On a signal, the command ends after an unfinished file that has a name is removed.
+    // If a signal comes, the command first removes an unfinished file that has a name, and then ends.
     let mut interrupts = Some(Interrupts::catch());
     let written = || -> Result<T> {
         let file = WholeFile::create(folder, PREFIX)?;

@@ -159,7 +159,7 @@ fn run_without(why: &anyhow::Error, program: &Program, args: &Args) -> Result<Ex
 }
 
 /// Makes passes until the program has ended or a pass fails, and waits for the program's end. Returns the
-/// results of both.
+/// program's result and the result of the passes.
 fn beside<T>(
     program: JoinHandle<T>,
     mut pass: impl FnMut() -> Result<()>,
@@ -185,8 +185,8 @@ fn pass(forwarding: &mut Forwarding, channel: &mut Channel) -> Result<()> {
 #[derive(Debug, Default)]
 struct Channel {
     words: Vec<u64>,
-    /// Whether the host has taken nothing for a second. If so, no piece waits for the host until the next
-    /// pass.
+    /// Whether the host has taken nothing for a second. While the host is stuck, no piece waits for the host
+    /// until the next pass.
     is_stuck: bool,
 }
 
@@ -216,9 +216,9 @@ impl Channel {
 
     /// Makes reference points, which relate the guest's clock to the host's.
     fn read_clock(&mut self) {
-        // The host may answer the first point only when it looks at the ring next. The host then looks more
-        // often, so it answers the second point sooner, which relates the clocks more closely. Without an
-        // answer, the recording is as good as the points before and after.
+        // The host may answer the first point only when the host next looks at the ring. The host then looks
+        // more often, so it answers the second point sooner, which relates the clocks more closely. If the
+        // host answers neither point, only earlier and later points relate the clocks.
         for _ in 0..2 {
             let _ = reference_point!("guest_kernel_clock");
         }

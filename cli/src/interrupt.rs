@@ -27,7 +27,8 @@ extern "C" fn on_signal(signal: c_int) {
     }
 }
 
-/// Guard that keeps the first SIGINT, SIGTERM or SIGHUP from ending the process. A second one ends it.
+/// Guard that keeps the first SIGINT, SIGTERM or SIGHUP from ending the process. A second signal ends the
+/// process.
 #[derive(Debug)]
 pub struct Interrupts {
     _caught: Signals,

@@ -100,7 +100,7 @@ pub fn say(message: impl Display) {
     }
 }
 
-/// Faults of inputs of which the rest is shown. The command ends with the last damage as its error, so the
+/// Faults of inputs whose other parts are shown. The command ends with the last damage as its error, so the
 /// exit code tells of the damage.
 #[derive(Debug, Default)]
 #[must_use]

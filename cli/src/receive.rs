@@ -55,8 +55,8 @@ journal.";
 /// Period of the check for a signal.
 const SIGNAL_PERIOD: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// A file whose reads wait for data or a signal, even if another process has set O_NONBLOCK, a flag that
-/// processes share.
+/// A file whose reads wait for data or a signal. The reads wait even if another process has set O_NONBLOCK,
+/// because processes share this flag.
 struct Waiting(File);
 
 impl Read for Waiting {

@@ -166,12 +166,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         check_parent("--socket", socket)?;
     }
     let vmm = args.vmm.first().map(|name| Program::find(name)).transpose()?;
-    // A script may have an empty variable there.
+    // In a script, an empty variable may stand in place of the VMM.
     if vmm.is_none() && std::env::args_os().next_back().is_some_and(|last| last == "--") {
         bail!(Usage("-- is followed by no VMM".into()));
     }
-    // Both guards live until the session has ended. With a VMM, signals go to the VMM, whose end ends the
-    // recording.
+    // Both guards live until the session has ended. If there is a VMM, signals are passed on to the VMM, and
+    // the VMM's end ends the recording.
     let _signals = vmm.is_some().then(pass_signals_on);
     let _interrupts = vmm.is_none().then(Interrupts::catch_end);
     let (summary, written, code) = match (&args.file, &args.socket) {

@@ -182,7 +182,7 @@ pub struct Column {
     exits: Vec<BTreeMap<String, (u64, u64)>>,
     /// Time in nanoseconds in which threads waited for a CPU, by the name of the thread that had the CPU.
     behind: Vec<BTreeMap<String, u64>>,
-    /// Time by the part that threads did and the thread, in nanoseconds.
+    /// Time in nanoseconds by part and thread, under the names that `parts` makes.
     parts: Vec<BTreeMap<String, u64>>,
 }
 
@@ -273,8 +273,8 @@ fn behind(stage: &Stage) -> BTreeMap<String, u64> {
     sums
 }
 
-/// Returns how long threads did what, by the part and the thread: vCPUs by their numbers, and the others
-/// together.
+/// Returns the time of threads in each part that uses a CPU, by a name of the part and the thread. A vCPU is
+/// named by its number, and the VMM's other threads count together.
 fn parts(stage: &Stage) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     for thread in &stage.threads {
@@ -286,8 +286,8 @@ fn parts(stage: &Stage) -> BTreeMap<String, u64> {
     sums
 }
 
-/// Returns what each boot of `many` has clearly more of than each boot of `few`: differences and names, the
-/// largest difference first.
+/// Returns the names whose number is clearly larger in each boot of `many` than in each boot of `few`, with
+/// the difference. The largest difference comes first.
 fn clearly_more(
     few: &[BTreeMap<String, u64>],
     many: &[BTreeMap<String, u64>],
@@ -470,8 +470,8 @@ fn verdict(rows: &[(String, &Column, &Column)], boots: [&[u64]; 2]) -> String {
 mod tests {
     use super::*;
 
-    /// Returns a stage of two boots with this time, exits by a port, time behind a thread, and time in guest
-    /// mode.
+    /// Returns a stage of two boots with these numbers: the stage's time, the exits by a port, the time in
+    /// which threads waited behind a thread, and the time in guest mode.
     fn stage(ns: u64, exits: u64, behind: u64, guest: u64) -> Column {
         fn map<T>(name: &str, value: T) -> BTreeMap<String, T> {
             BTreeMap::from([(name.to_owned(), value)])

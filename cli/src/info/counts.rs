@@ -64,7 +64,7 @@ pub fn text(session: &Session, info: &info::Session) -> String {
     out
 }
 
-/// Returns whether a stream counts nothing, such as the stream of a client that nobody leased.
+/// Returns whether all counts of a stream are zero, as for a client that nobody leased.
 fn is_unused(row: &StreamStat) -> bool {
     row.records == 0 && row.lost == 0 && row.filtered == 0 && row.faults == 0
 }

@@ -150,9 +150,9 @@ fn step_ns() -> f64 {
     step(&readings) as f64 * tick
 }
 
-/// Returns the number of ticks of which almost all differences of readings are multiples, to within a tick
-/// for each step, because a hypervisor that scales the counter rounds each reading. A CPU that never reads
-/// one value twice adds a tick.
+/// Returns the counter's step in ticks: almost all differences between readings are multiples of this step. A
+/// difference may be off by one tick for each step, because a hypervisor that scales the counter rounds each
+/// reading. If a CPU never returns the same reading twice, two readings within one step differ by one tick.
 fn step(readings: &[u64]) -> u64 {
     let differences = readings.windows(2).map(|pair| pair[1].saturating_sub(pair[0]));
     let mut differences = Vec::from_iter(differences.filter(|difference| *difference > 1));

@@ -27,7 +27,7 @@ use std::sync::Arc;
 /// Maximum size of a section of notes in bytes.
 const MAX_NOTES: u64 = 4 << 20;
 
-/// Maximum number of events of a program. The table needs time and memory for each. QEMU has 3,000.
+/// Maximum number of events of a program. The table needs time and memory for each event. QEMU has 3,000.
 const MAX_EVENTS: usize = 1 << 14;
 
 /// Maximum number of sections of a program. An executable rarely has more than 100.
@@ -120,7 +120,7 @@ fn of_kernel() -> Result<Names> {
 
 /// Returns the names in a session. Events after damage are not counted, and the damage is noted.
 fn of_session(dir: &Path, faults: &mut Faults) -> Result<Names> {
-    // Unlike other commands, this one needs no clocks, because no time is shown.
+    // Unlike other commands, this command needs no clocks, because it shows no times.
     let mut recording = open_all(&[session(dir)])?;
     // Unfinished recordings were reported when they could not be completed. Names of guests' kernels are not
     // listed.
@@ -160,7 +160,7 @@ fn of_session(dir: &Path, faults: &mut Faults) -> Result<Names> {
         Some(trace) => trace.event_stats()?,
         None => Default::default(),
     };
-    // The other warnings are about times.
+    // All other warnings are about times, which this command does not show.
     faults.say(warnings.into_iter().filter(Warning::is_bad_input));
     stats.iter().for_each(|stat| add(&stat.name, &stat.fields, stat.events));
     let is_used = |domain, client| used.contains(&(domain, client));
@@ -176,8 +176,8 @@ fn of_session(dir: &Path, faults: &mut Faults) -> Result<Names> {
     Ok(names)
 }
 
-/// Returns the events that a program declares in notes of its file: of the guest's library with their fields,
-/// and of trace-events files as probes of the provider `hypertrace`, which debuggers read, too.
+/// Returns the events that a program declares in notes of its file. Events of the guest's library have their
+/// fields. Events of trace-events files are probes of the provider `hypertrace`, which debuggers read, too.
 fn of_program(path: &Path) -> Result<Names> {
     let (file, _) = open_given(path, OFlags::RDONLY).map_err(unreadable(path))?;
     let refused = |why: &str| Usage(format!("{}: {why}", path.display()));

@@ -5,7 +5,8 @@ use hypertrace_format::error::error_chain;
 use hypertrace_kernel::Summary;
 use hypertrace_timeline::{Error, Recording, Session, UnreadPart};
 
-/// Reports what the recordings of guests' kernels lost, and why others are not `shown`.
+/// Reports what the recordings of guests' kernels lost, and which other recordings are not `shown` for what
+/// reason.
 pub fn say_guests(recording: &Recording, shown: &str) {
     let lost = recording.guest_kernels.iter().filter(|summary| has_losses(summary));
     lost.for_each(|summary| say(format_args!("a guest's kernel: {}", super::line(summary, None))));

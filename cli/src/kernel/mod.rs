@@ -21,8 +21,9 @@ pub fn start(config: &Config) -> Result<Recording> {
     Recording::start(config).context("cannot record the kernel's events")
 }
 
-/// As [`start`], beside a program, which runs even where this user cannot record the kernel's events: then
-/// says why and returns `None`. If `config` names events or a buffer size, a failure is an error.
+/// Starts a recording beside a program, as [`start`] does. If this user cannot record the kernel's events,
+/// the program runs all the same: then this function says why and returns `None`. If `config` names events or
+/// a buffer size, a failure is an error.
 pub fn start_beside(config: &Config) -> Result<Option<Recording>> {
     clean();
     match Recording::start(config) {
@@ -204,8 +205,8 @@ fn losses(counts: &Counts, buffer_kib: Option<u32>) -> String {
     format!("{} lost: {}", grouped(counts.lost()), causes.join(", "))
 }
 
-/// Ends a recording. Returns an error if its file cannot be made or lacks events because a write
-/// failed.
+/// Ends a recording. Returns an error if the recording's file cannot be made, or if the file lacks events
+/// because a write failed.
 pub fn finish(recording: Recording, is_quiet: bool) -> Result<()> {
     let buffer_kib = recording.buffer_kib();
     let summary = recording.finish().context(

@@ -282,7 +282,7 @@ pub fn check_names(sessions: &[(Session, ClockMaps)], wanted: &[String]) -> Resu
     }
 }
 
-/// Returns which regions there are, the name that is nearest to a wrong name first.
+/// Returns a text that lists the known regions, beginning with the name that is nearest to a wrong name.
 fn known_list(known: &BTreeSet<String>, wrong: &str) -> String {
     match known.is_empty() {
         true => "no event named NAME_begin or NAME_end has an id; region! of Rust, and HYPERTRACE_SCOPE of C \
@@ -427,7 +427,7 @@ impl Args {
         } else if !regions.has_kernel && sessions.iter().any(is_recording) {
             warnings.push("without the kernel's events, all time is unknown".into());
         } else if !regions.has_kernel && traces.iter().all(KernelTrace::has_switches) {
-            // Over a file, a guest cannot make reference points.
+            // A guest that traces over a shared file cannot make reference points.
             let has_threads = |(session, maps): &(Session, ClockMaps)| {
                 session.json().programs
                     || session.streams().iter().all(|stream| stream.domain == Domain::Host)

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// Pause between two looks at a session that has no news.
 const PERIOD: Duration = Duration::from_millis(100);
-/// Time without news after which the writer is looked for.
+/// Time without news after which the command checks whether the session still has a writer.
 const SILENCE: Duration = Duration::from_secs(3);
 
 /// An entry that waits to be printed.

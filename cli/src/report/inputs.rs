@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(of("a@b@2ns+-1ns"), (path("a@b"), Some(Offset::new(2, Some(1))), None));
         std::fs::write(path("f"), "").unwrap();
         assert_eq!(of("f@S"), (path("f"), None, Some("S".into())));
-        // Neither of both is there.
+        // The session S does not exist, and neither does `g`.
         assert_eq!(of("g@S"), (path("g@S"), None, None));
         let session = path("2026");
         assert_eq!(of(&format!("f@{}", session.display())), (path("f"), None, Some(session)));

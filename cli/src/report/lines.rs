@@ -175,7 +175,8 @@ impl Lines {
         buffer.push('\n');
     }
 
-    /// Begins a line with the columns of times: of a Unix time in nanoseconds, or of an unknown time.
+    /// Begins a line with the columns of times. `ts_ns` is a Unix time in nanoseconds, or `None` if the time
+    /// is unknown.
     fn times(&mut self, ts_ns: Option<i64>) {
         let Some(ts_ns) = ts_ns else { return self.no_times() };
         let Lines { buffer, .. } = self;

@@ -63,7 +63,7 @@ pub fn record(
         });
         let served = serve(&function, listener, path, args.once, &has_ended);
         if let Err(why) = &served {
-            // The VMM may run on for long.
+            // The VMM may run for a long time after this error.
             say(format_args!("{why:#}: events of the guest are lost from now on"));
         }
         (served, vmm.map_or(Ok(0), |vmm| vmm.join().unwrap_or(Ok(1))))

@@ -260,7 +260,8 @@ fn damage_is_reported_with_file_and_byte() {
     }
 }
 
-/// The beginnings of a terminal's commands, a change of the direction, and a new line.
+/// A text with beginnings of commands to a terminal, a character that changes the direction of text, and a
+/// new line.
 const EVIL: &str = "\u{1b}]0;owned\u{7}\u{9b}2J\u{202e}\r\n0 fake";
 
 #[test]
@@ -426,7 +427,7 @@ fn traces_of_many_cpus_take_memory_for_what_is_on_them() {
         let [host, guest] = ["host.dat", "guest.dat"].map(|name| place.path().join(name));
         let page = || trace_dat::Page::at(made::GUEST_BASE + 30_000_000).mmio(0, 5, 0);
         let made = with_points(600);
-        // The times of a guest's CPUs in the form in which trace-cmd measures them, for the trace 77.
+        // Times of a guest's CPUs against the trace 77, in the form in which trace-cmd measures such times.
         let sample = [1u64, 5, 1].map(|n| [n.to_le_bytes(); 40_000].concat()).concat();
         let shift = [
             &77u64.to_le_bytes()[..],
@@ -503,7 +504,7 @@ fn an_event_of_a_guests_kernel_costs_the_same_with_many_clients() {
     assert_eq!((ran.code, ran.stdout.lines().count()), (Some(0), 200_000), "{}", ran.stderr);
 }
 
-/// What stands in place of a file.
+/// Kind of thing that the test puts in place of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Odd {
     Pipe,
@@ -600,7 +601,7 @@ fn readers() -> Vec<Vec<&'static str>> {
         "record" => vec![vec!["record", "-o", "S", "--pid", "1"]],
         "receive" => vec![vec!["receive", "journal", "-o", "R"]],
         "ctl" => vec![vec!["ctl", "-d", "S", "help"]],
-        // Neither command runs a guest: the first file has a line that is no pattern, the second lacks
+        // Neither command runs a guest: the file `patterns` has a line that is no pattern, and T lacks
         // trace_marker_raw.
         "demo" => vec![
             vec!["demo", "-o", "D", "--trace", "events=patterns"],

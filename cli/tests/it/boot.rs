@@ -1,4 +1,4 @@
-//! `hypertrace boot`, of made machines.
+//! `hypertrace boot`, mostly with recordings of boots that the tests make up.
 
 use crate::html::parse;
 use crate::regions_html::check_closed;

@@ -306,7 +306,7 @@ fn kvms_tsc_is_used_and_shown_unless_points_contradict_it_or_another_fits() {
         // The guest's offset, and the offset of a VM that began a millisecond later.
         "31-9:-995000:1:0:1000000:900000000,77-9:-1995000:1:0:1000000:900000000",
         "77-9:-1995000:1:0:1000000:900000000",
-        // Two offsets within what the points leave open.
+        // Both offsets lie within the bounds that the points set.
         "31-9:-995000:1:0:1000000:900000000,77-9:-994900:1:0:1000000:900000000",
     ] {
         let trace = TraceDat::new("x86-tsc").option(trace_dat::recorded_with_tscs(BOOT, words));
@@ -363,7 +363,7 @@ fn errors_hold_for_missed_jumps_of_the_least_usual_width_of_a_client() {
             .stream(&format!("guest-{client}"), &[Packet::guest(client), ring])
             .stream(&format!("host-{client}"), &[Packet::host(client), host]);
     }
-    // Client 1 decides the usual width, and client 0 the room for jumps.
+    // The usual width comes from client 1, and the room for jumps comes from client 0.
     golden("widths", HYPERTRACE.transcript(&[made], &["info S", "info --json S"]));
 }
 
@@ -413,7 +413,7 @@ fn times_by_the_vmms_word_are_exact_and_their_bound_is_that_of_the_points() {
     assert_eq!(after.len(), 100);
     for ((error, bound), (own, least)) in before.into_iter().zip(after) {
         assert_eq!(own, 0);
-        // The VMM's word is away from the middle by as much as the middle is from the truth.
+        // The VMM's word is as far from the middle of the bounds as the middle is from the truth.
         let away = least - bound - error.abs();
         assert!(error.abs() > 100 && away.abs() <= 100, "{error}: {bound} {least}");
     }
@@ -459,7 +459,7 @@ fn a_clock_without_points_has_no_error_to_show() {
     let commits = Made::with_json(&with_boot(&json(&clocks(), EVENTS, streams), Some(BOOT)));
     let records = Packet::guest(0).flagged(5, DISK_READ, 1, &[1, 2], 0);
     let commits = commits.stream("guest-0", &[Packet::guest(0), records]);
-    // Beside a client with points, a client without points has the error of the client with points.
+    // A client without points has the error of a client of the same guest that has points.
     let beside =
         stopped().stream("guest-1", &[Packet::guest(1), Packet::guest(1).event(5, 16, &[1, 2])]);
     let commands = ["info S", "info T", "info U"];

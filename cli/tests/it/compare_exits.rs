@@ -1,5 +1,5 @@
-//! `hypertrace compare` of guests under KVM whose VMM handles loads slower on the second side: the comparison
-//! names the exits of these loads, and neither the stores beside the loads nor the guest.
+//! `hypertrace compare` of guests under KVM whose VMM handles loads slower on the second side. The comparison
+//! names the exits of these loads, but neither the exits of stores nor the guest's own time.
 
 use hypertrace_abi::clock::ticks;
 use hypertrace_guest::{Args, Program, layout};
@@ -86,7 +86,7 @@ fn difference(of: &Value, list: &str, name: &str) -> (f64, f64) {
 
 #[test]
 fn the_exit_whose_handler_is_slower_is_named() {
-    // The difference is large enough to show beside other load.
+    // The difference is large enough to be seen despite other load on the machine.
     let Some((store, answer)) = compare(5, 200, 100_000) else { return };
 
     assert!(answer.starts_with("store is ") && answer.contains(" slower "), "{answer}");

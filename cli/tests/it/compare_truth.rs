@@ -100,8 +100,8 @@ fn a_slower_region_of_a_program_is_named() {
     }
     let _load = Load::start();
 
-    // Other tests beside this one may make several of seven runs slower by more than the difference, and then
-    // nothing is named.
+    // Tests that run at the same time may slow several of the seven runs by more than the difference. The
+    // comparison then names nothing.
     let mut seen = Vec::new();
     let is_seen = (0..3).any(|_| {
         let json = compare(this_test!(), "7", 4 * PARSE);

@@ -77,7 +77,7 @@ fn scripts_get_the_symbol_too() {
 #[test]
 fn names_that_control_a_terminal_are_escaped() {
     let traced = Traced::new();
-    // The beginnings of a terminal's commands, and a change of the direction.
+    // A text with beginnings of commands to a terminal, and a character that changes the direction of text.
     let name = "\u{1b}[2J\u{9b}2J\u{202e}x";
     fs::write(traced.path("symbols"), format!("1000 T {name}\n")).unwrap();
 

@@ -19,7 +19,8 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 const SENT: u64 = 0;
 const ALLOWED: u64 = 1;
 
-/// Numbers of the recordings, the greater one first, so that a number by their order would change.
+/// Numbers of the recordings. The larger number comes first, so the test notices if recordings are numbered
+/// by their order.
 const RECORDINGS: [u64; 2] = [0xf00d, 0xbeef];
 
 /// Size of a page's header in bytes: time, and count of bytes.
@@ -152,8 +153,8 @@ fn a_command_that_shows_a_recording_writes_nothing() {
     assert_eq!(names(&session), before);
 }
 
-/// As a program, begins many recordings and sends some, in two threads. One thread has the client that the
-/// last recording's thread gets, and the other thread has another client.
+/// As a program, begins many recordings and sends some, in two threads. One of the threads has the client
+/// that the thread of the last recording gets, and the other thread has another client.
 fn noisy_program() {
     let noise = || {
         for number in 0..40 {

@@ -64,9 +64,9 @@ impl Place {
     }
 }
 
-/// Returns a `cargo` for the commands. This `cargo` installs nothing, because the command is on the path. It
-/// builds in the tree with the profile and the features of the tests, keeps what it builds for the project of
-/// a page, and runs each benchmark once, as criterion does in `cargo test`.
+/// Returns a `cargo` for the commands. This `cargo` installs nothing, because the command is on the path. For
+/// builds, this `cargo` uses the tree with the profile and the features of the tests, and keeps the build of
+/// a page's own project. Each benchmark runs once, as criterion runs benchmarks in `cargo test`.
 fn cargo(programs: &Path) -> String {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     let profile = match programs.file_name().unwrap().to_str().unwrap() {

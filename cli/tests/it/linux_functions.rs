@@ -11,7 +11,8 @@ use hypertrace_tests::serve::Server;
 use tempfile::TempDir;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
-/// Number of calls of the program's function in its region, and as many before the region and after it.
+/// Number of calls of the program's function in the region. The program makes as many calls before the
+/// region, and as many calls after the region.
 const STEPS: u64 = 20;
 
 /// A session and a function trace of the region of a guest's program.
@@ -84,7 +85,8 @@ fn an_event_of_a_guest_is_within_its_bound_of_the_function_that_emitted_it() {
     };
     let (entries, exits) = (times("function_entry"), times("function_exit"));
     assert_eq!((entries.len() as u64, exits.len() as u64), (STEPS, STEPS));
-    // The events in the region: as many come before the region and after it.
+    // Only events in the region count. The program makes as many events before the region, and as many events
+    // after the region.
     let inside = lines.iter().filter(|line| line.event == "inside");
     let inside = inside.skip(STEPS as usize).take(STEPS as usize);
     for ((line, entry), exit) in inside.zip(entries).zip(exits) {

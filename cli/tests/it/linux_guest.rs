@@ -19,8 +19,8 @@ const EVENTS: u64 = if FULL_SIZE { 250_000 } else { 20_000 };
 const FILE_POINTS: u64 = if FULL_SIZE { 250 } else { 100 };
 const SOCKET_POINTS: u64 = if FULL_SIZE { 2_500 } else { 250 };
 
-/// Runs the program in a guest with this device. `clock`: what the guest's environment names, and the clock
-/// that the program then takes.
+/// Runs the program in a guest with this device. `clock` has the clock that the guest's environment names,
+/// and the clock that the program then takes.
 #[track_caller]
 fn run(linux: &Linux, folder: &Path, device: &[String], points: u64, clock: (&str, &str)) {
     let program = static_program("hypertrace-linux-guest");

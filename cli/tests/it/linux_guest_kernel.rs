@@ -273,8 +273,9 @@ pub fn check_regions(session: &Path) {
     assert!(of("sleeping", "blocked_ns") > of("sleeping", "on_cpu_ns"));
 }
 
-/// Asserts the same where the host's kernel was recorded, too, which divides the time in which a thread had,
-/// or waited for, a CPU of the guest.
+/// Asserts that the times of regions agree with the counts of the guest's kernel if the host's kernel was
+/// recorded, too. The host's recording divides the time in which a thread had a CPU of the guest, or waited
+/// for such a CPU.
 #[track_caller]
 pub fn check_regions_by_both(session: &Path) {
     let (within, around, of) = regions_of(session);
@@ -292,9 +293,9 @@ pub fn check_regions_by_both(session: &Path) {
     assert!(of("sleeping", "blocked_ns") > of("sleeping", "guest_ns"));
 }
 
-/// Returns the CPU time of regions that compute, in nanoseconds, as their threads have read it within the
-/// regions and around them, each with a tolerance; and a function that returns the times of parts of regions
-/// by name.
+/// Returns the CPU time in nanoseconds of the regions that compute, each with a tolerance: by readings that
+/// the threads made within the regions, and by readings around the regions. Returns also a function that
+/// returns the time of a part of the regions of a name.
 #[track_caller]
 fn regions_of(session: &Path) -> (f64, f64, impl Fn(&str, &str) -> f64) {
     // The threads have read their CPU time just inside and just outside of their regions. On a busy host, a
@@ -329,8 +330,8 @@ fn regions_of(session: &Path) -> (f64, f64, impl Fn(&str, &str) -> f64) {
     ((within - tolerance) as f64, (around + tolerance) as f64, of)
 }
 
-/// Asserts that the time of a script is divided by the guest's processes that the script waited for, and by
-/// the timer of one of these.
+/// Asserts that the time of a script is divided among the guest's processes for which the script waited, and
+/// the timer of one of these processes.
 #[track_caller]
 fn check_path(session: &Path) {
     let mut regions = HYPERTRACE.command(["regions", "--json", "--path", "--name", "boot"]);

@@ -27,8 +27,8 @@ use serde_json::{Value, json};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// A plain user who is a member of the group that may open the module's node, by rules for udev if udev is
-/// here.
+/// A plain user in the group that may open the module's node. If udev is here, rules for udev give the node
+/// to this group.
 const USER: &str = r#"
 printf 'root:x:0:\nhypertrace:x:990:plain\n' >/etc/group
 printf 'root:x:0:0::/:/bin/sh\nplain:x:1000:1000::/:/bin/sh\n' >/etc/passwd
@@ -265,14 +265,14 @@ fn a_guest_learns_that_its_server_has_ended() {
 
 #[test]
 fn programs_outlive_their_device_and_count_what_is_lost() {
-    // With so many events, a program has not ended when its device goes.
+    // With so many events, a program still runs when its device goes away.
     const EVENTS: u64 = 1_000_000;
     let Some(linux) = Linux::find() else { return };
     let Some(module) = Module::build(&linux) else { return };
     let folder = tempfile::tempdir().unwrap();
     let server = Server::of_file(HYPERTRACE, folder.path());
-    // The driver takes the memory from a program that has it by sysfs, and loses the memory while another
-    // program has it by the driver.
+    // The first program has the memory by sysfs until the driver takes the memory. The second program has the
+    // memory by the driver until the driver loses the memory.
     let script = format!(
         r#"
         begin() {{ program {EVENTS} 0 >/tmp/$1 2>&1 & until grep -q found /tmp/$1; do :; done; usleep 100000; }}

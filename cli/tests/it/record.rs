@@ -216,7 +216,8 @@ fn run_records_the_kernel_beside_its_events() {
     let Some(count) = recorded(&ran) else { return };
     let Some(events) = trace_cmd::read(&out.join("kernel.dat")) else { return };
     assert_eq!(events.len() as u64, count);
-    // The kernel loses a thread's name if the lock of its table of names is taken, so look for a name in an event.
+    // The kernel loses a thread's name if the kernel's table of names is locked, so the test looks for the
+    // name in an event.
     assert!(events.iter().any(|event| event.fields.contains("prev_comm=sleep ")), "{events:?}");
 }
 
@@ -324,7 +325,7 @@ fn perf_records_where_the_kernels_trace_refuses() {
 }
 
 /// Returns a command for which the kernel allows neither its trace nor perf, as a stock Debian does for every
-/// user but root. If this machine cannot arrange that, reports so and returns `None`.
+/// user but root. If this machine cannot arrange that, prints a report and returns `None`.
 fn command_without_kernel(arguments: &[&str]) -> Option<Command> {
     let command = HYPERTRACE.command(arguments);
     let mut command = match rustix::process::geteuid().is_root() {

@@ -408,7 +408,8 @@ fn pages_that_were_on_disk_and_pages_in_the_kernel_make_one_recording() {
     // Another test's recorder may complete the recording at the same time.
     wait_until("the recording", || !out.join(".kernel").exists());
     let Some(events) = trace_cmd::read(&out.join("kernel.dat")) else { return };
-    // Pages are not full where the kernel is busy, so the bytes on the disk were those of fewer events.
+    // On a busy machine, the kernel writes pages that are not full, so as many bytes on the disk have fewer
+    // events.
     assert!(events.len() as u64 >= CALLS * 7 / 10, "{}", events.len());
     assert!(events.is_sorted_by_key(|event| event.time));
 }

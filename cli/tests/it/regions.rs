@@ -75,7 +75,7 @@ fn without_switch_back(dir: &Path) -> u64 {
         let since = if event["event"] == "sched:sched_switch" {
             out.remove(&number(&event["fields"]["next_pid"]));
             let away = number(&event["fields"]["prev_pid"]);
-            // A thread that is out already was back in between.
+            // A thread that is switched out twice in a row was back on a CPU in between.
             if vcpus.contains(&away) { out.insert(away, time) } else { None }
         } else if is_kvm(&event) {
             out.remove(&tid)

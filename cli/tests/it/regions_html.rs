@@ -562,8 +562,8 @@ fn what_a_thread_waited_for_is_in_the_table_and_in_its_lane() {
     // The waits: runnable behind the hog, woken by a timer, and the idle CPU's way to the thread.
     let expected = [(7, "<b>hog</b>-300"), (9, "timer"), (7, "idle CPU")];
     assert_eq!(Vec::from_iter(waits), expected);
-    // The lane has the same by CPU, with a colour for each turn: 2 for a thread outside of the session, 3 for
-    // no thread.
+    // The lane shows the same waits by CPU, with a colour for each turn: 2 for a thread outside of the
+    // session, 3 for no thread.
     let turns = data["groups"][0]["windows"][0]["lanes"][0]["turns"].as_array().unwrap();
     let turns = turns.iter().map(|number| number.as_i64().unwrap());
     let turns = Vec::from_iter(turns);

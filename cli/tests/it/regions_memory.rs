@@ -103,8 +103,8 @@ fn regions_whose_parts_are_known_late_take_bounded_memory() {
     });
 }
 
-/// Makes a session of a client with `points` reference points, which as many threads of the host as there are
-/// `tids` serve in turns. `client` returns the client of the n-th point.
+/// Makes a session of a client with `points` reference points. The threads of the host in `tids` serve the
+/// points in turns. `client` returns the client of the n-th point.
 fn of_points(points: u64, tids: &[u64], client: impl Fn(u64) -> u64) -> Made {
     let schemas = ["a_begin(id:u64)", "a_end(id:u64)", "p(n:u64)!"].map(Into::into);
     let made = session(&schemas, false);

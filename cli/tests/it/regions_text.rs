@@ -359,8 +359,8 @@ fn the_most_that_a_hypervisor_took_from_regions_is_that_of_their_cpu() {
     let sum = format!("; stolen_ms=30; steals={}-{}:30", at(20), at(30));
     let of_cpu = format!("{sum},0:{}-{}:30", at(20), at(30));
 
-    // The first region may have lost its time until the rise ended, and a step; the second region a step; and
-    // the third region, which ran on both CPUs, all the time that was taken.
+    // At most, the first region lost its time until the rise ended, and a step; the second region lost a
+    // step; and the third region, which ran on both CPUs, lost all the time that was taken.
     assert_eq!(shown(&of_cpu).0, [Some(37), Some(10), Some(40)]);
     let text = regions(made.path(), &["--name", "r1"]).stdout;
     assert!(text.contains("  at most 10.0ms of the time in the column all is steal time\n"));

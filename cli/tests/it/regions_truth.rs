@@ -293,7 +293,7 @@ impl Truth {
     }
 
     /// Returns how a region's time was spent. The counter includes the time that a hypervisor took from the
-    /// CPU, as the trace does, but a thread's own time does not.
+    /// CPU, and so does the trace, but a thread's own time excludes that time.
     fn spent(&self, sample: &Sample) -> Spent {
         let between = |[from, to]: [Reading; 2]| {
             let waited = to.waited - from.waited;
@@ -357,15 +357,15 @@ impl Truth {
         let mut samples: Vec<_> = self.samples.iter().filter(|s| s.region.0 == name).collect();
         samples.sort_by_key(|sample| sample.slack());
         assert_eq!(samples.len() as u64, ROUNDS);
-        // On a loaded machine, the kernel drops a few events without counting the losses: the time that such
-        // a region lacks is unknown, and no more than that time.
+        // On a loaded machine, the kernel drops a few events without counting them as lost. The time that
+        // such a region then lacks is unknown, and the region's other time is known.
         samples.retain(|sample| {
             let spent = measured[&sample.region];
             spent[Kind::Unattributed as usize] * 100 <= spent[Kind::Duration as usize]
         });
         assert!(samples.len() as u64 >= ROUNDS - ROUNDS / 10, "{name}: {} regions", samples.len());
-        // `least` is the readings' own time, unless a loaded machine took the CPU beside the best readings,
-        // too.
+        // `least` is the time that the readings themselves take, unless a loaded machine took the CPU even
+        // during the best readings.
         let least = self.ns(samples[0].slack()).min(2 * READING);
         samples.truncate(samples.len() / 2);
         // A hypervisor that takes the CPU between the kernel's decision to switch and the switch's event
@@ -389,8 +389,8 @@ impl Truth {
         for kind in kinds {
             let found: i64 = samples.iter().map(|s| measured[&s.region][*kind as usize]).sum();
             let truth = sum(*kind);
-            // The time on a CPU is the rest that the other readings leave of a region, so it has their
-            // errors.
+            // The time on a CPU is what the other readings leave of a region, so this time has the errors of
+            // all those readings.
             let of = if *kind == Kind::OnCpu { truth.max(sum(Kind::OffCpu)) } else { truth };
             let tolerance = (of / 20).max(n * (bound + reading)) + outside;
             let is_near = (found - truth).abs() <= tolerance;

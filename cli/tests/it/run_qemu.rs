@@ -215,8 +215,8 @@ fn a_missing_emulator_or_plugin_is_reported() {
     assert!(told.contains("more than the 1024"), "{told}");
 }
 
-/// Writes a script that passes for an emulator: the script prints its help, this version, or otherwise its
-/// arguments.
+/// Writes a script that passes for an emulator. By its first argument, the script prints its help, this
+/// version, or its arguments.
 fn emulator(dir: &Path, version: &str) -> PathBuf {
     let script = format!(
         "#!/bin/sh\ncase $1 in\n-help) echo 'usage: qemu-x86_64 -plugin ' ;;\n\

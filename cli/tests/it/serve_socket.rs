@@ -101,7 +101,8 @@ fn closing(body: impl FnOnce()) {
     child::in_own_process(body);
 }
 
-/// Starts a server that must not serve. A server that serves ends after 30 s. Returns the server's message.
+/// Starts a server that must not serve. If the server serves all the same, `timeout` ends the server after
+/// 30 s. Returns the server's message.
 #[track_caller]
 fn refused(socket: &Path, session: &Path) -> String {
     let mut command = Command::new("timeout");

@@ -1,5 +1,5 @@
-//! The numbers of the charts that can be zoomed, for the page's script. The quantity of numbers does not
-//! depend on the number of regions.
+//! The numbers of the charts that can be zoomed, for the page's script. The amount of numbers has a limit
+//! that does not depend on the number of regions.
 
 use super::super::rows::Shown;
 use super::super::text::{ALL_THREADS, time};
@@ -15,7 +15,8 @@ use std::collections::HashMap;
 /// the slowest.
 const EVENLY: usize = 200;
 const IN_A_TENTH: usize = 40;
-/// Number of slowest regions of a group that have lanes, beside the median and p99.
+/// Number of slowest regions of a group that have lanes. The median region and the p99 region have lanes,
+/// too.
 const SLOWEST: usize = 3;
 /// Maximum number of regions of the page that have lanes.
 const MAX_WINDOWS: usize = 64;
@@ -29,15 +30,16 @@ pub struct Charts {
     groups: Vec<Value>,
     reasons: Vec<String>,
     causes: Vec<String>,
-    /// For each cause, who has the CPU, as an index into [`WHO`].
+    /// For each cause of a wait, the holder of the CPU, as an index into [`WHO`].
     who: Vec<usize>,
     /// For each group, the parts that appear in its lanes. Empty if there are no lanes.
     pub parts: Vec<Vec<Part>>,
-    /// For each group, who had the CPUs of its lanes, in the order of [`WHO`].
+    /// For each group and each kind of holder in the order of [`WHO`], whether such a holder had a CPU in the
+    /// group's lanes.
     pub owners: Vec<[bool; WHO.len()]>,
 }
 
-/// Who can have a CPU: the name of each colour.
+/// Kinds of holders of a CPU, by the names that the page shows beside the colours.
 pub const WHO: [&str; 5] =
     ["this thread", "another thread of a session", "any other thread", "none: idle", "not known"];
 const OWN: usize = 0;
@@ -164,8 +166,8 @@ fn curve(sorted: &[u64]) -> (Vec<f64>, Vec<f64>) {
     (x, y)
 }
 
-/// Returns a window with the intervals of each lane. For each interval, gives the time since the interval
-/// before, the length, and the part with the reason of the exit or the cause of the wait.
+/// Returns a window with the intervals of each lane. An interval has the time since the interval before, the
+/// length, and the part together with the reason of the exit or the cause of the wait.
 fn window_json(
     label: &str,
     sample: &Sample,
@@ -259,8 +261,8 @@ fn who(cause: &Cause) -> usize {
     }
 }
 
-/// Returns a lane: its intervals, and for each turn of the CPU the time since the turn before, the length,
-/// the CPU (-1 if unknown), and what the thread waited for.
+/// Returns a lane, which has intervals and turns of the CPU. Each turn has the time since the turn before,
+/// the length, the CPU (-1 if unknown), and what the thread waited for.
 fn lane_json(lane: &Lane, from: i64, causes: &mut Numbered<'_>) -> Value {
     let mut at = from;
     let mut numbers = Vec::with_capacity(lane.intervals.len() * 3);

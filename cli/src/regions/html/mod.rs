@@ -65,7 +65,8 @@ pub fn page(shown: &Shown<'_>, recording: &Recording, warnings: &[Warning]) -> R
     document(PAGE.mark, &title, &data, |out| page.write(out, &title, sessions, &groups, warnings))
 }
 
-/// Makes a page from a body and the page's data, a JSON text that contains nothing that ends a script.
+/// Makes a page from a body and the page's data. The data is a JSON text, and contains nothing that ends a
+/// script.
 ///
 /// # Errors
 /// If the system has no random bytes.

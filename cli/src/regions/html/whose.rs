@@ -18,12 +18,12 @@ pub struct Whose {
     left: usize,
 }
 
-/// What the page shows about a region beside the duration.
+/// What the page shows about a region in addition to the duration.
 #[derive(Clone, Default)]
 pub struct Text {
     /// The name and number of the region's thread.
     pub thread: String,
-    /// The fields of the region's begin except the id, as `NAME=VALUE`; empty if there are none.
+    /// Fields of the event that begins the region, without the id, as `NAME=VALUE`. Empty if there are none.
     pub fields: String,
 }
 
@@ -61,7 +61,8 @@ impl Consumer for Whose {
 }
 
 impl Text {
-    /// Names the thread of a region without the event that begins the region.
+    /// Returns what the page shows about a region whose first event was not read: the thread's name, and no
+    /// fields.
     fn without_event(shown: &Shown<'_>, sample: &Sample) -> Text {
         let thread = match (shown.regions.thread(sample), sample.client()) {
             (Some((tid, Some(name))), _) => numbered(name, Some(tid)),

@@ -1,4 +1,4 @@
-//! A parser of HTML that takes only text that is surely read the same everywhere: elements that are closed in
+//! A parser of HTML that accepts only text that all browsers surely read alike: elements that are closed in
 //! order, quoted attributes, and no plain `<` or `&` in text.
 
 use std::collections::BTreeMap;

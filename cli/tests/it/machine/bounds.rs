@@ -20,7 +20,8 @@ fn times_have_small_bounds_without_root_on_the_host() {
     let folder = tempfile::tempdir().unwrap();
     let files = [ptp(&linux), vec![program()], recorder()].concat();
     let (readings, events, points) = (300, 40_000, 100);
-    // A point every ten milliseconds, and then as many points as four threads can have answered.
+    // The first program makes a point every ten milliseconds. The second program makes as many points as four
+    // threads can have answered.
     let script = format!(
         "{LOAD_PTP}; hypertrace forward ptp {readings} 10; echo \"ended: $?\"
         hypertrace forward program {events} {points}; echo \"ended: $?\""
@@ -54,9 +55,9 @@ fn times_have_small_bounds_without_root_on_the_host() {
         let kind = source.split_once(' ').map_or(&**source, |(_, name)| name);
         found.insert(kind.to_owned(), (half, all));
     }
-    // The kernel's recorder makes few points. Its events are known nearly as well as those of a program that
-    // makes many points: the median bound is 0.8 to 1.3 times that program's largest bound, and 2 to 5 times
-    // if only the recorder's own points count.
+    // The kernel's recorder makes few points. Still, the median bound of the recorder's events is only 0.8 to
+    // 1.3 times the largest bound of a program that makes many points. If only the recorder's own points
+    // counted, the median bound would be 2 to 5 times that program's largest bound.
     assert!(2 * found["guest-kernel"].0 <= 3 * found["ptp"].1, "{found:?}");
     // The true distances are within the bounds.
     let (distances, bound) = distances(&session);

@@ -61,8 +61,8 @@ fn check_total(shared: &Path) {
     assert!(faults.keys().all(|name| allowed.contains(&&**name)), "{offsets:?}: {stat}");
 }
 
-/// Asserts that a guest with this device reboots in mid-trace, and that the server, with these options, has
-/// the events of each boot up to some event, and each event once.
+/// Asserts that a guest with this device reboots in mid-trace. Asserts also that a server with these options
+/// has the events of each boot up to some event, and has each event once.
 #[track_caller]
 fn check_reboots(served: &str, device: &[&str]) {
     let (Some(machine), Some(linux)) = (Machine::find(), Linux::find()) else { return };

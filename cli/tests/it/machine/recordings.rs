@@ -96,7 +96,7 @@ fn a_host_and_its_guest_by_trace_cmd_are_in_the_order_that_trace_cmd_shows() {
     for (ours, theirs) in ours.iter().zip(&theirs) {
         assert_eq!(ours, theirs);
     }
-    // The guest's times are the host's times plus, in ticks, what KVM adds to the host's counter.
+    // In ticks, a time of the guest is the host's time plus KVM's offset of the guest's counter.
     let offsets = fs::read_to_string(shared.join("offsets")).unwrap();
     let offset: i64 = offsets.lines().next().unwrap().parse().unwrap();
     let session = json(&shared.join("S/session.json"));

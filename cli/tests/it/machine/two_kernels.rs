@@ -1,9 +1,9 @@
 //! Time of a guest's threads by both kernels, where the tests know what took the time.
 //!
 //! Something outside takes the machine's CPUs away, unseen, so all assertions are about counts, order, and
-//! what lies in what. A long gap in what a thread computes has a cause that both kernels know, or a cause
-//! that no kernel knows. But if a kernel says that something took a thread's CPU for long, that time lies in a
-//! gap.
+//! what lies in what. A long gap in what a thread computes can have a cause that both kernels know, or a
+//! cause that no kernel knows. But if a kernel says that something took a thread's CPU for long, that time
+//! lies in a gap.
 
 use super::ends::{SAVED, write_image};
 use super::{COMMANDED, FILE, HYPERTRACE, kvm_guest, run};
@@ -70,7 +70,7 @@ fn overlap(a: Time, b: Time) -> i64 {
     (a.1.min(b.1) - a.0.max(b.0)).max(0)
 }
 
-/// An interval of a thread: what the thread did, and because of which thread, or else of what.
+/// An interval of a thread: what the thread did, and the cause, which is another thread or something else.
 struct Interval {
     time: Time,
     part: String,
@@ -180,8 +180,8 @@ impl Found {
         total["parts"][format!("{part}_ns")].as_u64().unwrap()
     }
 
-    /// Returns how much of a part was because of threads whose names, or of other causes whose names, `is_it`
-    /// chooses.
+    /// Returns how much of a part was because of the causes whose names `is_it` chooses. The name of a cause
+    /// is the name of a thread, or the kind of another cause.
     fn because(&self, region: &str, run: &str, part: &str, is_it: impl Fn(&str) -> bool) -> u64 {
         let total = &self.groups[&(region.to_owned(), run.to_owned())]["total"];
         let waits = total["waits"].as_array().unwrap().iter().filter(|wait| wait["part"] == part);
@@ -234,8 +234,8 @@ impl Found {
         number
     }
 
-    /// Returns the length of each of a thread's gaps in which another thread may have had a turn of the CPU,
-    /// and how much of the gap was in a part because of `whom`.
+    /// Returns the length of each gap of a thread that is longer than a turn of the CPU, so another thread
+    /// may have had the CPU. Returns also how much of the gap was in a part because of `whom`.
     fn long_gaps(&self, thread: &str, part: &str, whom: &str) -> Vec<(i64, i64)> {
         let of = &self.threads[thread];
         let is_it = |of: &&Interval| of.part == part && of.whom.as_deref() == Some(whom);
@@ -291,8 +291,7 @@ fn what_a_guests_threads_see_of_their_time_is_what_both_kernels_say() {
         }
     }
 
-    // A thread that computes has no CPU while another thread has it, on the host or in the guest, and
-    // computes otherwise.
+    // A thread that computes stops only while another thread has its CPU, on the host or in the guest.
     let long = ["alone-0", "hurt-0", "shared-0", "shared-1"].map(|thread| found.check_gaps(thread));
     assert!(long[1..].iter().all(|number| *number >= 10), "{long:?}");
     for run in ["alone", "hurt", "shared"] {
@@ -421,8 +420,8 @@ fn a_late_recording_of_the_host_and_a_guest_that_goes_back_give_no_thread_wrong_
     }
     assert!(of_ids.len() == 40 && none >= 2 && all >= 2 && others <= 2, "{none} {all} {others}");
 
-    // What the guest did before it went back, the guest does again, because its kernel's recording ends
-    // there.
+    // The guest went back in time, so the guest makes some regions twice. The recording of the guest's kernel
+    // ends where the guest went back.
     let (of_runs, _) = groups(&session, &["--by", "run"]);
     let of = |region: &str, run: &str| {
         let is_it = |group: &&Value| group["name"] == region && group["by"]["value"] == run;
