@@ -151,7 +151,8 @@ fn command(program: &Program, args: &Args) -> Command {
     command
 }
 
-/// Runs the program without a recording and says why, so that a script does not depend on where it runs.
+/// Runs the program without a recording and says why, so that a script can run the same command on every
+/// machine.
 fn run_without(why: &anyhow::Error, program: &Program, args: &Args) -> Result<ExitCode> {
     say_without(why);
     let ended = run_command(program, command(program, args))?;

@@ -1,5 +1,6 @@
-//! SIGINT, SIGTERM and SIGHUP (of a terminal that is closed) as a flag that loops poll, for commands that end
-//! a session before the process ends. SIGXFSZ has no effect: a write beyond the limit of a file's size fails.
+//! Turns SIGINT, SIGTERM and SIGHUP (of a closed terminal) into a flag that loops poll. Commands use the flag
+//! to end a session before the process ends. SIGXFSZ has no effect: a write beyond the limit of a file's size
+//! fails.
 //!
 //! Unsafe, because of signal handlers.
 #![allow(unsafe_code)]

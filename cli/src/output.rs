@@ -41,7 +41,8 @@ pub fn reader_has_left() -> bool {
     found.is_ok() && polled[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
 }
 
-/// Writes a JSON object to stdout, with its version. Numbers that readers would round become strings.
+/// Writes a JSON object to stdout, with its version. Numbers become strings if readers would round the
+/// numbers.
 ///
 /// # Errors
 /// As [`print`].
@@ -146,8 +147,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The line that [`Busy`] shows.
 static SHOWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
-/// A line on stderr, if that is a terminal, with what a command does and for how long. The line appears after a second, and
-/// goes when this is dropped.
+/// A line on stderr, if that is a terminal, with what a command does and for how long. The line appears after
+/// a second, and goes when the value is dropped.
 #[derive(Debug)]
 pub struct Busy {
     /// Dropped to end the thread.

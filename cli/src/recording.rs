@@ -9,8 +9,8 @@ use hypertrace_trace::{Session, SessionConfig, Share};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-/// Runs a command that records in this directory. If the command fails, removes the directory if the command
-/// made it and it is empty.
+/// Runs a command that records in this directory. If the command fails, removes the directory, provided that
+/// the command made the directory and the directory is empty.
 pub fn tidy<T>(dir: Option<&Path>, run: impl FnOnce() -> Result<T>) -> Result<T> {
     let missing = dir.map(Missing::look);
     run().inspect_err(|_| missing.iter().for_each(Missing::remove))
@@ -21,7 +21,8 @@ pub fn tidy<T>(dir: Option<&Path>, run: impl FnOnce() -> Result<T>) -> Result<T>
 pub struct Failure(Arc<OnceLock<String>>);
 
 impl Failure {
-    /// Returns the configuration of a session in this directory whose first write failure is kept in `self`.
+    /// Returns the configuration of a session in this directory. The session's first write failure is kept in
+    /// `self`.
     pub fn of_session(&self, dir: &Path, share: Share) -> SessionConfig {
         let first = Arc::clone(&self.0);
         SessionConfig::new(dir).with(|config| {
@@ -43,7 +44,7 @@ impl Failure {
     }
 }
 
-/// Serves the session's monitor. Without a socket, says why and returns `None`.
+/// Serves the session's monitor. If the session cannot make its control socket, says why and returns `None`.
 pub fn serve(session: &Session) -> Option<Monitor> {
     let monitor = session.serve();
     monitor.inspect_err(|error| say(format_args!("no control socket: {}", error_chain(error)))).ok()

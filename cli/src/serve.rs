@@ -218,8 +218,8 @@ fn trace(args: &Args, failure: &Failure) -> SessionConfig {
     })
 }
 
-/// Says where the events are recorded, and with which options of QEMU a VM is started: one a line, to be
-/// pasted.
+/// Says where the events are recorded, and with which options of QEMU a VM is started. Each option stands on
+/// a line of its own, so that a user can paste the options.
 fn say_start(args: &Args, options: &[[String; 2]]) {
     if args.quiet {
         return;

@@ -266,7 +266,8 @@ fn behind(stage: &Stage) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     let waits = stage.threads.iter().flat_map(|thread| &thread.waits);
     for wait in waits.filter(|wait| wait.part == Part::Runnable) {
-        // The cause ends with the thread's number, which is left out because it differs between boots.
+        // The cause ends with the thread's number. The number is left out, because the number differs between
+        // boots.
         let name = wait.cause.rsplit_once('-').map_or(&*wait.cause, |(name, _)| name);
         *sums.entry(name.to_owned()).or_default() += wait.ns;
     }

@@ -57,8 +57,8 @@ fn keep((folder, name): (&Folder, &OsStr), stream: WholeFile, written: &Written)
         folder.rename(&aside, name)
     };
     fill().inspect_err(|_| {
-        // The files are removed through the descriptor, because another directory may have the name by now.
-        // By name, only an empty directory is removed.
+        // The files are removed through the descriptor, because another directory may have the made
+        // directory's name by now. Under the name, only an empty directory is removed.
         let _ = made.remove_all();
         let _ = folder.remove_empty(&aside);
     })

@@ -122,8 +122,8 @@ fn of_kernel() -> Result<Names> {
 fn of_session(dir: &Path, faults: &mut Faults) -> Result<Names> {
     // Unlike other commands, this command needs no clocks, because it shows no times.
     let mut recording = open_all(&[session(dir)])?;
-    // Unfinished recordings were reported when they could not be completed. Names of guests' kernels are not
-    // listed.
+    // Unfinished recordings were reported when an attempt to complete them failed. Names of guests' kernels
+    // are not listed.
     let is_shown = |what| !matches!(what, UnreadPart::Unfinished | UnreadPart::Guest);
     let unread = std::mem::take(&mut recording.unread).into_iter();
     unread.filter(|unread| is_shown(unread.what)).for_each(|unread| faults.add(unread.why));
@@ -260,8 +260,8 @@ fn headers<'d>(data: impl ReadRef<'d>) -> object::Result<usize> {
     }
 }
 
-/// Returns the event in a note, with its fields if they are known; `None` for a note of another kind. The
-/// error is that the text is larger than a schema's text can be.
+/// Returns the event in a note, with its fields if they are known; `None` for a note of another kind. An
+/// error means that the text is larger than a schema's text can be.
 fn event(owner: &[u8], text: &[u8]) -> Result<Option<Event>, ()> {
     let shown = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
     let texts = match owner {

@@ -32,7 +32,7 @@ impl<'a> Shown<'a> {
         sample.begin_ns.saturating_sub(self.started_unix_ns)
     }
 
-    /// Returns a group's name, after the session's name if there are several sessions.
+    /// Returns a group's name. If there are several sessions, the session's name stands in front.
     pub fn title(&self, group: &Group) -> String {
         match self.session(group) {
             Some(session) => format!("{session}:{}", group.name),
@@ -40,7 +40,7 @@ impl<'a> Shown<'a> {
         }
     }
 
-    /// Returns the name of a cause, after the session's name if there are several sessions.
+    /// Returns the name of a cause. If there are several sessions, the session's name stands in front.
     pub fn cause_name(&self, cause: &Cause) -> String {
         let session = match cause {
             Cause::Thread { session, .. } if self.regions.sessions.len() > 1 => *session,

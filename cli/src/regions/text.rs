@@ -308,8 +308,8 @@ fn guest_at_most(group: &Group) -> Option<String> {
 /// A row of the exits for one reason in a part.
 pub struct ExitRow<'a> {
     pub reason: &'a str,
-    /// For each column, the number of exits and their nanoseconds in the part. The number is 0 in the VMM,
-    /// and for exits that began before.
+    /// For each column, the number of exits and their time in the part in nanoseconds. The number is 0 in the
+    /// VMM's part, and does not include exits that began before the region.
     pub cells: Vec<(f64, u64)>,
 }
 

@@ -103,7 +103,7 @@ fn wait() -> anyhow::Result<bool> {
     let mut fds = [PollFd::new(&out, PollFlags::empty())];
     let period = Timespec { tv_sec: 0, tv_nsec: PERIOD.as_nanos() as i64 };
     match poll(&mut fds, Some(&period)) {
-        // The loop looks for the signal that interrupted the wait.
+        // If a signal interrupted the wait, the loop looks for the signal.
         Err(rustix::io::Errno::INTR) => Ok(true),
         Err(why) => Err(io::Error::from(why)).context("cannot wait"),
         Ok(_) => Ok(!fds[0].revents().contains(PollFlags::ERR)),

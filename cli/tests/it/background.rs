@@ -1,4 +1,4 @@
-//! Commands that record in the background of a script, where the shell makes commands ignore SIGINT.
+//! Commands that record in the background of a script. The shell makes such commands ignore SIGINT.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;

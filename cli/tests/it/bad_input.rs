@@ -555,7 +555,7 @@ fn make_files(folder: &Path) {
     functions::write_task(&folder.join("F"), &functions::anchor_at(1_000_000_000), &records);
 }
 
-/// Replaces a file by something odd. Returns false if the file system cannot hold such a thing.
+/// Replaces a file by something odd. Returns false if the file system cannot hold a thing of this kind.
 fn replace(path: &Path, odd: Odd, elsewhere: &Path) -> bool {
     let node = |kind, device| {
         let mode = rustix::fs::Mode::from_raw_mode(0o600);

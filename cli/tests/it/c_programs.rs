@@ -153,8 +153,8 @@ fn says_what_to_do(command: &mut Command) {
     assert!(stderr.ends_with("start it with: hypertrace record -o DIR PROG\n"), "{stderr}");
 }
 
-/// Runs the program under an emulator. With the plugin, its points are recorded on the vCPUs'
-/// threads; without, the host records them from the same segment.
+/// Runs the program under an emulator. With the plugin, the vCPUs' threads record the program's points.
+/// Without the plugin, the host records the points from the same segment.
 fn emulated(emulator: &str, compiler: Option<Compiler>) {
     let (Some(compiler), Some(emulator_path)) = (compiler, capability::program(emulator)) else {
         return;

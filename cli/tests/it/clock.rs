@@ -50,8 +50,8 @@ fn the_error_of_another_machine_or_boot_is_unknown() {
         .option(trace_dat::recorded(OTHER_BOOT, 0));
     second.kernel(&dat);
     shown += &HYPERTRACE.transcript(&[&first, &second], &["report --json S T", "report --json T"]);
-    // Two sessions that do not know their boots have nothing in common either. One session alone is as exact
-    // as ever.
+    // Two sessions that do not know their boots are not related either. One session alone is as exact as
+    // ever.
     let another = host(None, 1_000, 0, &[2_000]);
     let commands = ["report --json S T", "report --json S"];
     shown += &HYPERTRACE.transcript(&[&another, &unknown], &commands);
@@ -89,7 +89,7 @@ fn stopping(interval: u64, every: u64, lost: u64) -> Made {
 
 #[test]
 fn a_clock_is_described_in_words_with_its_jumps() {
-    // The certain part of the jump is 1 ms less twice the 5 us.
+    // The certain part of the jump is 1 ms minus two times 5 us.
     let commands = ["info S", "info --json S"];
     golden("jumps", HYPERTRACE.transcript(&[stopped()], &commands));
 }
@@ -118,7 +118,7 @@ fn of_62_5_mhz(kind: &str, declared: &str, points: u64) -> Made {
 
 #[test]
 fn a_rate_that_is_only_assumed_gives_no_wrong_time_with_a_small_bound() {
-    // The guest's own rate, and that of the host's counter.
+    // The rate of the guest's own counter, and the rate of the host's counter.
     for declared in [62_500_000, 2_596_000_000_u64] {
         for points in [1, 2, 3, 5, 100] {
             let said = format!(r#""frequency":{declared},"assumed":true"#);
@@ -267,7 +267,8 @@ fn the_kernels_events_of_a_real_guest_agree_with_its_points() {
     capability::used("tracefs");
 }
 
-/// Makes a session with a point every 100 us of each of two clients. The clocks are the host's, less 995 us.
+/// Makes a session with a point every 100 us of each of two clients. Each client's clock is the host's clock
+/// less 995 us.
 fn steady() -> Made {
     let mut made = Made::new();
     for client in [0, 1] {
@@ -303,7 +304,7 @@ fn kvms_tsc_is_used_and_shown_unless_points_contradict_it_or_another_fits() {
     std::fs::write(made.path().join("session.json"), with_boot(&text, Some(BOOT))).unwrap();
     let mut shown = String::new();
     for words in [
-        // The guest's offset, and the offset of a VM that began a millisecond later.
+        // The offset of this guest, and the offset of a VM that began a millisecond later.
         "31-9:-995000:1:0:1000000:900000000,77-9:-1995000:1:0:1000000:900000000",
         "77-9:-1995000:1:0:1000000:900000000",
         // Both offsets lie within the bounds that the points set.

@@ -24,7 +24,8 @@ const HOST_BASE: u64 = 1_000_000;
 const PERIOD: u64 = 1_000_000;
 const POINTS: u64 = 40;
 
-/// Returns the guest's ticks at a time of the host: its clock is fast by 50 ppm, and was stopped for 40 us.
+/// Returns the guest's ticks at a time of the host. The guest's clock is fast by 50 ppm, and was stopped for
+/// 40 us.
 fn ticks(ns: u64) -> u64 {
     ns + ns / 20_000 - if ns > PERIOD * POINTS / 2 { 40_000 } else { 0 }
 }
@@ -79,7 +80,7 @@ fn export(session: &Path, out: &Path) -> String {
     ran.stderr
 }
 
-/// Returns the switches of kernels in a report: whether the switch is the guest's, and its line.
+/// Returns the lines of a report about kernels' switches, each with whether the switch is the guest's.
 fn switches(args: &[&Path], is_of_guest: impl Fn(&str) -> bool) -> Vec<(bool, Value)> {
     let mut report = HYPERTRACE.command(["report", "--json", "--event", "sched:*"]);
     let report = run(report.args(args)).ok();

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// Columns of parts in the samples.
+/// Parts of time that have a column in the samples.
 const PARTS: [&str; 13] = [
     "on_cpu",
     "guest",

@@ -207,7 +207,7 @@ fn sums_are_cut_at_the_bounds_of_regions() {
     assert_eq!(makes_point, None);
     let (main, has_region) = (main.unwrap(), has_region.unwrap());
     assert_eq!((&main["calls"], &has_region["calls"]), (&1.into(), &ROUNDS.into()));
-    // No other part of main is in a region.
+    // The rest of main is in no region.
     assert_eq!((&main["self_ns"], &main["total_ns"]), (&0.into(), &has_region["total_ns"]));
 }
 

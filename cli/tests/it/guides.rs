@@ -25,7 +25,7 @@ impl Place {
         fs::create_dir(place.path().join("programs")).unwrap();
         place.write("cargo", &cargo(programs));
         place.write("less", "exec cat\n");
-        // `target/release` has what a release build would make.
+        // The commands find this build's programs at `target/release`, as after a release build.
         fs::create_dir(place.path().join("target")).unwrap();
         symlink(programs, place.path().join("target/release")).unwrap();
         symlink(build::root(), place.path().join("hypertrace")).unwrap();
@@ -161,7 +161,7 @@ fn the_program_of_the_guide_for_rust_is_traced() {
     assert!(ran.stdout.contains("read: 1,000 regions\n"), "{ran:?}");
 }
 
-/// Returns a folder beside a clone of this tree, whose `target` is the folder that the tests use.
+/// Returns a folder beside a clone of this tree. The clone's `target` is the folder that the tests use.
 fn beside_a_clone(place: &Place) -> &'static str {
     let clone = place.path().join("hypertrace");
     fs::remove_file(&clone).unwrap();

@@ -34,7 +34,7 @@ const SCRIPT: &str =
 struct Thread {
     /// Whether the thread has a CPU; `None` before its first switch.
     is_on: Option<bool>,
-    /// Number of the thread's events while it had a CPU, and while it had none.
+    /// Number of the thread's events while the thread had a CPU, and number while the thread had no CPU.
     on: u64,
     off: u64,
 }
@@ -198,8 +198,8 @@ fn record_host(server: &Server) -> Option<Child> {
     Some(recorder)
 }
 
-/// Asserts that trace-cmd shows the kernels of host and guest with the times, and so in the order, of the
-/// report.
+/// Asserts that trace-cmd shows the events of both kernels with the report's times, and therefore in the
+/// report's order.
 #[track_caller]
 fn check_merged(session: &Path, out: &Path) {
     let mut export = HYPERTRACE.command(["export", "--to", "trace-dat", "-o"]);

@@ -452,7 +452,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Stores random numbers in words of a segment that a guest uses, until the guest has ended, mostly in words
+/// Stores random numbers in a segment that a guest uses, until the guest has ended. Most numbers go to words
 /// that both sides share.
 fn corrupt(memory: &File, ended: &AtomicBool) {
     let load = |at: u64| {
@@ -473,7 +473,7 @@ fn corrupt(memory: &File, ended: &AtomicBool) {
         random % most
     };
     while !ended.load(Relaxed) {
-        // Half of the cases are areas of the kernel's clients, which are the first two.
+        // Half of the cases are in the areas of the first two clients, which are the kernel's clients.
         let area = rings + [below(2), below(clients)][below(2) as usize] * stride;
         let at = match below(4) {
             0 => PAGE_L + below(48) * 8,

@@ -59,7 +59,7 @@ fn assert_says(console: &str, parts: &[&str]) {
     }
 }
 
-/// Ends the server, whose session must have the events of `runs` runs and nothing else.
+/// Ends the server. The server's session must have the events of `runs` runs and nothing else.
 #[track_caller]
 fn check(server: Server, runs: u64) {
     let stat = server.end();

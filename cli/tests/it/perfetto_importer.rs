@@ -25,7 +25,7 @@ const FOLDER: &str =
 /// Faults that the importer's own counters show.
 const FAULTS: &str =
     "select name, value from stats where value > 0 and severity in ('error', 'data_loss')";
-/// Regions, which have an id, and parts: by name, with their number and the sum of their times.
+/// Regions (slices with an id) and parts by name, each name with the count and the sum of the times.
 const REGIONS: &str = "select s.name name, count(*) count, sum(s.dur) ns from slice s
     join args a using(arg_set_id) where a.key = 'debug.id' group by 1";
 const PARTS: &str = "select s.name name, count(*) count, sum(s.dur) ns from slice s
@@ -54,7 +54,7 @@ pub(crate) struct Imported {
     switches: (Switches, Switches),
 }
 
-/// Number of switches of each CPU. The key says whether the CPU is a guest's, and has the CPU's number.
+/// Number of switches of each CPU. The key has the CPU's number, and says whether the CPU is a guest's.
 type Switches = BTreeMap<(bool, u32), u64>;
 
 /// Exports sessions, and compares what the importer finds with the library. Returns `None`, with a report,

@@ -87,8 +87,8 @@ impl Notes {
         ran
     }
 
-    /// Adds the remains of a recorder that was killed before it recorded: an instance, which is on, the
-    /// instance's note, and an empty folder. Returns the instance.
+    /// Adds the remains of a recorder that was killed before it recorded: an instance that is switched on, a
+    /// note about the instance, and an empty folder. Returns the instance.
     fn remains(&self, own: &Instance, session: &Path) -> PathBuf {
         let ran =
             run(HYPERTRACE.command(["record", "--quiet", "-o"]).arg(session).args(["--", "true"]));
@@ -306,8 +306,8 @@ fn a_killed_recording_is_completed_by_the_next_start() {
     let mut pids = Vec::new();
     let start = |n: u64| {
         let mut recorder = record(&dir.path().join(n.to_string()), busy.0.id());
-        // A third of the kills come at any instant of the start, a third while it records, and a third while
-        // it ends.
+        // A third of the kills come at any instant of the recorder's start, a third while the recorder
+        // records, and a third while the recorder ends.
         if !n.is_multiple_of(3) {
             let mut lines = BufReader::new(recorder.stderr.take().unwrap()).lines();
             let started = |line: &str| line.contains("recording the kernel's events");

@@ -101,7 +101,7 @@ fn a_script_is_divided_by_the_processes_that_its_end_waited_for() {
     // The second `sleep` began before `cat` waited for it.
     let slept = sum(path, |step| is(step, "sleep", "blocked") && step["cause"] == "timer");
     assert!((125_000_000..duration).contains(&slept), "{slept} of {path:?}");
-    // The loop's time, less what the machine's other threads took.
+    // The time that the loop computed, without the time that other threads of the machine took.
     let computed = sum(path, |step| is(step, "sh", "on_cpu"));
     assert!(computed > 5_000_000, "{computed} of {path:?}");
     // The parts are the sums of the path's steps.

@@ -154,8 +154,8 @@ fn in_a_guest() {
     without_steal(guest_is_right);
 }
 
-/// Runs a guest that spends its time. Returns whether its regions' parts agree with the readings, or cannot
-/// be known here.
+/// Runs a guest that spends its time. Returns true if the parts of the guest's regions agree with the
+/// readings, or if the parts cannot be known here.
 fn guest_is_right() -> bool {
     let Some(mut machine) = kvm::machine(1) else { return true };
     if let Some(why) = truth::is_missing() {

@@ -69,8 +69,9 @@ fn until_asleep(tid: u32) {
     }
 }
 
-/// The program, which waits for hogs, for another thread of its own, for a timer and for a child. Writes whom
-/// it waited for: its other thread, its children, and the time of each hog beside the first kind of region.
+/// The program, which waits for hogs, for another thread of its own, for a timer and for a child. Writes for
+/// whom the program waited: its other thread, its children, and the time of each hog beside the first kind of
+/// region.
 fn wait_for_others(argument: &str) {
     let mut words = argument.split(' ');
     let place = PathBuf::from(words.next().unwrap());

@@ -397,7 +397,7 @@ fn a_second_vmm_is_closed_at_once_and_served_when_the_first_has_ended() {
         assert_closed(UnixStream::connect(&socket).unwrap());
         commit(&mut first);
         drop(first);
-        // The second client connects at once, as a VMM does that a script starts again.
+        // The second client connects at once, like a VMM that a script starts again.
         let mut second = Client::new(&socket).unwrap();
 
         assert_eq!(epoch(&mut second), 1);

@@ -86,7 +86,7 @@ pub fn bar(
     stack(out, &segments(shown, group, times, exits), whole)
 }
 
-/// Writes a bar of segments, whose length is their share in `whole`.
+/// Writes a bar of segments. The length of each segment is the segment's share in `whole`.
 pub fn stack(out: &mut String, segments: &[Segment], whole: u64) -> fmt::Result {
     let texts = segments.iter().map(|s| format!("{} {}", s.name, time(s.ns)));
     let label = texts.collect::<Vec<_>>().join(", ");

@@ -214,8 +214,8 @@ fn window_json(
     })
 }
 
-/// The causes of waits that are on the page, numbered from 1 in the order of their use. The number 0 means no
-/// cause.
+/// Causes of waits that are on the page, numbered from 1 in the order in which the page first uses the
+/// causes. The number 0 means no cause.
 struct Numbered<'a> {
     shown: &'a Shown<'a>,
     numbers: HashMap<CauseNumber, i64>,

@@ -95,7 +95,7 @@ fn a_guests_times_are_those_of_kvms_own_clock() {
         assert!(used.len() == 1 && word["is_ambiguous"] == false, "{word}");
         used[0]["offset"].as_i64().unwrap()
     }));
-    // The guest's TSC began with the guest, after the host's TSC, and KVM takes the difference away.
+    // The guest's TSC began with the guest, later than the host's TSC, so KVM's offset is negative.
     assert!(
         offsets.len() >= 2 && offsets.iter().all(|of| *of < 0 && *of == offsets[0]),
         "{info:#}"

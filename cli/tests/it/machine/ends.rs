@@ -15,7 +15,8 @@ use std::path::Path;
 /// Number of events and points of each of four threads of a program that runs for some seconds.
 const EVENTS: u64 = 200_000;
 const POINTS: u64 = 2_000;
-/// Number of events of all threads after which the program is in its middle, and each thread has made some.
+/// Number of events of all threads after which each thread has made some events, and the program is in its
+/// middle.
 const SOME: u64 = 40_000;
 
 /// For each lease and thread, the numbers of events that were recorded without a gap.
@@ -70,7 +71,7 @@ fn check_reboots(served: &str, device: &[&str]) {
     let device = [device, &["-action", "reboot=reset"]].concat();
     let qemu = kvm_guest(&linux, folder.path(), &device, &[program()], COMMANDED);
 
-    // The guest reboots by itself, and then QEMU resets the guest without its knowledge.
+    // The guest reboots by itself, and then QEMU resets the guest without the guest's knowledge.
     let (console, shared) = run(
         machine,
         &format!(

@@ -284,7 +284,7 @@ fn what_a_guests_threads_see_of_their_time_is_what_both_kernels_say() {
     ] {
         found.check_counted(region, run, count, asked);
         found.check_counted("asking", run, count, ASKED);
-        // The hog took time only from the run beside the hog.
+        // The hog took time only from the run that ran beside the hog.
         for region in [region, "asking"] {
             let of_hog = found.because(region, run, "stolen", |name| name == "hog");
             assert_eq!(of_hog > 0, run == "hurt", "{region} {run}: {of_hog}");
