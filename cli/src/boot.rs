@@ -252,7 +252,8 @@ fn record_all(args: &Args) -> Result<Vec<PathBuf>> {
     let bar = progress(args.boots.into(), "{bar:40} {pos}/{len} boots, {eta} left")?;
     let mut recorded = Vec::new();
     for number in 1..=args.boots {
-        // The name `console-*` keeps the VMM's output apart, so that `boot-*` names the recordings alone.
+        // The name `console-*` keeps the VMM's output apart, so that the pattern `boot-*` matches only the
+        // recordings.
         let [name, console] = ["boot", "console"].map(|of| format!("{of}-{number:02}"));
         let done = record_one(args, &folder, &name, &console);
         if let Err(why) = done {

@@ -43,9 +43,9 @@ impl Interrupts {
         Interrupts { _caught: caught }
     }
 
-    /// As [`Interrupts::catch`], for a command that Ctrl-C ends. A shell without job control sets SIGINT to be
-    /// ignored in a command that it starts with `&`. SIGINT ends this command all the same, because nobody
-    /// means to start a command that does not end.
+    /// Catches signals as [`Interrupts::catch`] does, for a command that Ctrl-C ends. A shell without job
+    /// control sets SIGINT to be ignored in a command that it starts with `&`. SIGINT ends this command all
+    /// the same, because nobody means to start a command that does not end.
     pub fn catch_end() -> Interrupts {
         // SAFETY: the structure is plain data that lives through the call; the default action has no handler.
         unsafe {

@@ -147,8 +147,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The line that [`Busy`] shows.
 static SHOWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
-/// A line on stderr, if that is a terminal, with what a command does and for how long. The line appears after
-/// a second, and goes when the value is dropped.
+/// A line on stderr, if stderr is a terminal: what a command does, and for how long the command has done so.
+/// The line appears after a second, and goes when the value is dropped.
 #[derive(Debug)]
 pub struct Busy {
     /// Dropped to end the thread.

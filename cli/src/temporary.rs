@@ -1,4 +1,4 @@
-//! A temporary directory among those of other users.
+//! A temporary directory in a place with directories of other users.
 
 use anyhow::{Context, Result};
 use hypertrace_format::folder::{Folder, Share};

@@ -292,8 +292,8 @@ fn known_list(known: &BTreeSet<String>, wrong: &str) -> String {
     }
 }
 
-/// Returns names in a line, the name that is nearest to a wrong name first, and the number of names without
-/// room.
+/// Returns a line of names, beginning with the name that is nearest to a wrong name. If the line has no room
+/// for all names, the line ends with the number of the other names.
 pub fn listed(known: &BTreeSet<String>, wrong: &str) -> String {
     let near = nearest(wrong, known.iter().map(String::as_str));
     let others = known.iter().map(String::as_str).filter(|name| Some(*name) != near);
@@ -422,7 +422,7 @@ impl Args {
         let of_any = self.of_any(sessions);
         let mut groups = regions.groups.iter().map(|group| of_any.contains(&group.name)).peekable();
         if groups.peek().is_some() && groups.all(|of_any| of_any) {
-            // No event of the kernel would change that.
+            // Even with the kernel's events, the time of such regions is not divided without --path.
             warnings.push(text::OF_ANY.into());
         } else if !regions.has_kernel && sessions.iter().any(is_recording) {
             warnings.push("without the kernel's events, all time is unknown".into());

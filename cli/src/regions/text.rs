@@ -314,7 +314,7 @@ pub struct ExitRow<'a> {
 }
 
 /// Returns the rows of the kernel's or the VMM's part, the reason with the most time first. Returns no rows
-/// if no reason is known in the VMM.
+/// of the VMM's part if the reason of no exit is known there.
 pub fn exit_rows<'a>(columns: &[(&str, &'a Breakdown)], part: Part) -> Vec<ExitRow<'a>> {
     let cell = |exit: &Exit| match part {
         Part::Vmm => (0.0, exit.vmm_ns),

@@ -96,7 +96,7 @@ fn geometry(args: &Args) -> Geometry {
     }
 }
 
-/// Makes the socket at which VMs connect, in place of a socket that nobody serves. The [`Entry`] removes the
+/// Makes the socket at which VMs connect. Replaces a socket that nobody serves. The [`Entry`] removes the
 /// socket's file.
 fn bind(path: &Path) -> Result<(UnixListener, Entry)> {
     let shown = path.display();

@@ -173,7 +173,7 @@ fn a_boot_that_cannot_be_recorded_says_why() {
     assert!(matches!(ran.code, Some(1 | 2)), "{ran:?}");
     let whys = ["true was not recorded", "has no boot: "];
     assert!(whys.iter().any(|why| ran.stderr.contains(why)), "{ran:?}");
-    // A recording stays, and nothing stays of a try that recorded nothing.
+    // A recording stays, but a try that recorded nothing leaves nothing.
     let again = boot().stderr;
     let is_recorded = ran.stderr.contains("has no boot: ");
     assert_eq!(again.contains("is not empty"), is_recorded, "{again}");

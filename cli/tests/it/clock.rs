@@ -257,7 +257,7 @@ fn the_kernels_events_of_a_real_guest_agree_with_its_points() {
     let count = |value: &Value| value.as_u64().unwrap();
     let (used, left_out) = (&with["kernel_limits"]["used"], &with["kernel_limits"]["left_out"]);
     assert!(said.contains("none lost"), "{said}");
-    // Each of 2,000 points gives two times. A few events may be missing without a trace.
+    // Each of 2,000 points gives two times. A few events may be missing without a loss that says so.
     assert!(count(used) >= 3_800, "{with}");
     assert!(count(left_out) * 100 <= count(used), "{with}");
     assert_eq!(without["kernel_limits"], Value::Null);

@@ -270,7 +270,7 @@ fn a_killed_writer_is_noticed() {
     traced::program(&mut command, this_test!(), notes.to_str().unwrap());
     let mut running = command.stdout(Stdio::null()).spawn().unwrap();
     wait_until("session.json", || out.join("session.json").exists());
-    // A process that only has the directory open, as a reader, is no writer.
+    // A process that only has the directory open, as a reader does, is no writer.
     let _reader = File::open(&out).unwrap();
     let mut follower = Follower::start(&out, &["--json", "--event", "committed"]);
     let first = follower.event();

@@ -141,7 +141,7 @@ pub fn check_cpus(session: &Path, least: u64) -> (usize, u64) {
     })
 }
 
-/// As [`check_cpus`], by the switches that a function chooses.
+/// Checks as [`check_cpus`] does, by the switches that a function chooses.
 #[track_caller]
 pub fn check_cpus_by(
     session: &Path,

@@ -170,7 +170,8 @@ fn number(value: &Value) -> u64 {
 
 impl Imported {
     /// Asserts that each CPU has its switches, and that guests have some if they have recordings. Each
-    /// recording of a guest but the last may have ended while a CPU was in use, which `report` does not show.
+    /// recording of a guest except the last recording may have ended while a CPU was in use. `report` does
+    /// not show such an end.
     pub(crate) fn assert_switches(&self, of_guests: u64) {
         let (found, wanted) = &self.switches;
         let is_of_guests = of_guests > 0;

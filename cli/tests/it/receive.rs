@@ -208,8 +208,8 @@ fn a_killed_receiver_leaves_a_session() {
     );
 }
 
-/// crosvm's form: the VMM's process makes the device and moves the device to a child, which the kernel kills
-/// at any call that opens a file. Another process makes the session.
+/// The form of crosvm: the VMM's process makes the device and moves the device to a child process. The kernel
+/// kills the child at any call that opens a file. Another process makes the session.
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 #[test]
 fn a_device_in_a_jail_that_opens_no_file_is_recorded_by_its_parent() {

@@ -135,7 +135,7 @@ fn each_point_of_the_demo_stands_between_its_exit_and_the_next_run() {
     let report = run(HYPERTRACE.command(["report", "--json"]).arg(&out)).ok();
     let mut vcpus = [Order::default(), Order::default()];
     // Threads are told apart by their numbers, because the kernel's note of a thread's name may be gone, and
-    // another VMM may have such names.
+    // another VMM may have threads of the same names.
     let mut threads: BTreeMap<u64, usize> = BTreeMap::new();
     for line in report.lines() {
         let event: Value = serde_json::from_str(line).unwrap();
@@ -816,8 +816,8 @@ fn a_recording_on_a_full_disk_is_completed_when_there_is_room() {
     let report = run(HYPERTRACE.command(["report"]).arg(&out));
     assert_eq!(report.code, Some(0), "{report:?}");
     assert!(!out.join(".kernel").exists(), "{report:?}");
-    // The events include those that the buffers had when nothing could be written. The line of `report` says
-    // so, too, unless the start of another recording completed this recording first.
+    // The events include events that were in the buffers when nothing could be written. The line of `report`
+    // says so, too, unless the start of another recording completed this recording first.
     let (events, lost) = kernel_counts(&out);
     assert!(events + lost >= CALLS, "{events} {lost} {report:?}");
     let Some(read) = trace_cmd::contents(&out.join("kernel.dat")) else { return };

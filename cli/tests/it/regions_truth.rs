@@ -124,8 +124,8 @@ fn attach_spender(machine: &mut Machine) -> Arc<Mutex<Spender>> {
 }
 
 /// Makes a comparison until the result is right, at most three times. A comparison with a wrong result is
-/// repeated only if a hypervisor took time from the CPUs meanwhile, because it may have done so between a
-/// switch and the switch's event.
+/// repeated only if a hypervisor took time from the CPUs meanwhile, because the hypervisor may have taken
+/// that time between a switch and the switch's event.
 #[track_caller]
 fn without_steal(mut is_right: impl FnMut() -> bool) {
     for _ in 0..3 {
@@ -411,8 +411,8 @@ impl Truth {
 /// Time of regions by name and id, as `regions --samples` shows it.
 type Measured = BTreeMap<(String, u64), Spent>;
 
-/// Compares regions `computed` with what the guest itself saw: when the guest ran, and when it was away.
-/// Returns whether both agree.
+/// Compares regions `computed` with what the guest itself saw: when the guest ran, and when the guest was
+/// away. Returns whether both agree.
 fn guests_readings_agree(truth: &Truth, results: &[u64], measured: &Measured) -> bool {
     let own = measured.iter().filter(|((name, _), _)| name == COMPUTED);
     let sums = own.fold((0, 0), |(on_cpu, runnable), (_, spent)| {

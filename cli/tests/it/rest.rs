@@ -15,8 +15,8 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 /// Time after which the longest pause between two looks has begun, and the accounts are written.
 const SETTLE: Duration = Duration::from_millis(1500);
 
-/// Maximum number of times that all threads of a recorder wake in a second, beside a program that traces
-/// nothing: one look every 16 ms, and some more.
+/// Maximum number of times in a second that all threads of a recorder wake while the program traces nothing:
+/// one look every 16 ms, and some more.
 const MAX_A_SECOND: u64 = 150;
 
 /// Checks the recorder's process.

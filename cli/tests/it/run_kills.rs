@@ -116,7 +116,7 @@ fn a_killed_run_is_recovered_into_its_session_or_a_new_one() {
         |_| start(&["--clients", "4", "--segment", "segment"], this_test!()),
         |running| {
             let in_time = kill::kill(&mut running.run);
-            // The program runs on without a host for a moment, and counts its losses meanwhile.
+            // For a moment, the program runs without a host, and counts its losses.
             std::thread::sleep(moments.next().unwrap());
             kill_program(&running.notes) && in_time
         },

@@ -95,7 +95,7 @@ fn a_span_that_is_none_is_refused() {
 }
 
 /// Runs the calling test in its own process, where a closed connection is closed at once. Beside other tests,
-/// a child that one of them has just forked would hold the connection until the child runs its program.
+/// a child that another test has just forked would hold the connection until the child runs its program.
 #[track_caller]
 fn closing(body: impl FnOnce()) {
     child::in_own_process(body);

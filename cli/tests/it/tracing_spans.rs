@@ -578,7 +578,8 @@ fn names_past_the_bound_are_in_a_field_and_counted() {
                 };
             }
             info!(queue = 4u64, "first");
-            // 99 spans with four schemas each leave 3 of 400 schemas, which a span without its fields uses.
+            // Each span uses four schemas, so 99 spans leave 3 of 400 schemas. All spans without their own
+            // fields share these 3 schemas.
             names!(each);
             info!(queue = 5u64, "late");
         });

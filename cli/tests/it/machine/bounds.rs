@@ -64,8 +64,8 @@ fn times_have_small_bounds_without_root_on_the_host() {
     let (least, middle) = (distances[0], distances[distances.len() / 2]);
     println!("bound {bound} ns, distances from {least} ns, half of them to {middle} ns");
     let bound = bound as i64;
-    // An event's time is later than the event's reading of the other clock, by as long as the machine took in
-    // between.
+    // An event's time is later than the event's reading of the other clock. The difference is the time that
+    // the machine took in between.
     assert!(least > -bound - 3_000 && middle < bound + 10_000, "{bound}: {distances:?}");
     assert_eq!(distances.len(), readings);
     Linux::used();

@@ -1,9 +1,9 @@
 //! Time of a guest's threads by both kernels, where the tests know what took the time.
 //!
-//! Something outside takes the machine's CPUs away, unseen, so all assertions are about counts, order, and
-//! what lies in what. A long gap in what a thread computes can have a cause that both kernels know, or a
-//! cause that no kernel knows. But if a kernel says that something took a thread's CPU for long, that time
-//! lies in a gap.
+//! Something outside of the machine takes the machine's CPUs away unseen, so all assertions are about counts,
+//! about order, and about which time lies within which other time. A long gap in what a thread computes can
+//! have a cause that both kernels know, or a cause that no kernel knows. But if a kernel says that something
+//! took a thread's CPU for long, that time lies in a gap.
 
 use super::ends::{SAVED, write_image};
 use super::{COMMANDED, FILE, HYPERTRACE, kvm_guest, run};
