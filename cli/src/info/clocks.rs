@@ -286,7 +286,7 @@ fn distances(out: &mut String, residuals: Residuals, has_kernel: bool) -> fmt::R
     }
 }
 
-/// Writes what a jump is and what proves it.
+/// Writes how far a jump moves the clock, and which two reference points prove the jump.
 fn tell(out: &mut String, session: &Session, id: u32, jump: &Jump) -> fmt::Result {
     let base = session.json().clock(id).map_or(0, |clock| clock.base);
     let (what, first, second) = match jump.ahead {

@@ -305,7 +305,7 @@ fn what_a_guests_threads_see_of_their_time_is_what_both_kernels_say() {
     let gaps = found.long_gaps("hurt-0", "stolen", "hog");
     let with_hog = gaps.iter().filter(|(_, of_hog)| *of_hog > LONG).count();
     assert!(with_hog >= 5 && 2 * with_hog > gaps.len(), "{gaps:?}");
-    // While one of the two threads has no CPU, the other thread has it.
+    // While one of the two threads waits for the CPU, the other thread has the CPU.
     for (thread, other) in [("shared-0", "shared-1"), ("shared-1", "shared-0")] {
         let gaps = found.long_gaps(thread, "behind", other);
         let behind = gaps.iter().filter(|(_, behind)| *behind > LONG).count();
@@ -326,8 +326,8 @@ fn what_a_guests_threads_see_of_their_time_is_what_both_kernels_say() {
         assert!(region.1 - region.0 > SLEEP / 2, "{region:?}");
     }
 
-    // A thread waits for the other thread's byte, at most once for each byte, and nobody has the CPU that the
-    // thread waits for.
+    // A thread waits for the other thread's byte, at most once for each byte. Once the byte has come, the
+    // thread waits only for an idle CPU, because no other thread has that CPU.
     for (thread, other) in [("piped-0", "piped-1"), ("piped-1", "piped-0")] {
         let of = &found.threads[thread];
         for region in &of.regions {
@@ -352,8 +352,8 @@ fn guests_that_are_reset_and_started_again_with_other_cpus_have_each_exit_of_eac
     let device = [&FILE[..], &["-action", "reboot=reset"]].concat();
     let qemu = guest(&linux, folder.path(), &device);
 
-    // The machine has two CPUs. After a reset, a guest has another clock; after a start of a new QEMU, other
-    // host threads, too.
+    // The machine has two CPUs. After a reset, a guest has another clock. After a start of a new QEMU, the
+    // guest also has other host threads.
     let (_, shared) = run(
         machine,
         &format!(
