@@ -307,8 +307,8 @@ fn record_one(args: &Args, out: &Folder, name: &str, console: &str) -> Result<()
     Ok(())
 }
 
-/// Waits for a recorder. A signal, the limit or the stage that is watched for ends the recorder's VMM. Returns
-/// also whether one of these has ended the VMM.
+/// Waits for a recorder. A signal, the limit or the stage that is watched for ends the recorder's VMM.
+/// Returns also whether one of these has ended the VMM.
 fn wait(
     child: &mut Child,
     limit: Option<Duration>,

@@ -53,8 +53,8 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
-    /// Directories of sessions (those with session.json in them) [default: hypertrace.data], or trace.dat files of
-    /// trace-cmd; with --events, a program or a session
+    /// Directories of sessions (those with session.json in them) [default: hypertrace.data], or trace.dat
+    /// files of trace-cmd; with --events, a program or a session
     #[arg(value_name = "DIR|FILE|PROGRAM")]
     dirs: Vec<PathBuf>,
 

@@ -29,10 +29,12 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 /// - `serve OPTION..`: serves a VM in S; `$server` is the server
 /// - `host OPTION..`: records the kernel's events of the machine in S; `$host` is the recorder
 /// - `end PID FILE`: ends the server or the recorder, which must succeed
-/// - `linux COMMAND`: runs QEMU until its guest ends. Under the emulated KVM one boot of some fifteen ended or hung before
-///   the guest's first process; such a guest is started again. A guest that hangs later is ended, and fails the script
+/// - `linux COMMAND`: runs QEMU until its guest ends. Under the emulated KVM one boot of some fifteen ended
+///   or hung before the guest's first process; such a guest is started again. A guest that hangs later is
+///   ended, and fails the script
 /// - `boot COMMAND`: starts QEMU, whose guest takes commands; `$qemu` is QEMU
-/// - `guest COMMAND`: gives the guest a command of its shell, and waits for its end. Ends with that command's status
+/// - `guest COMMAND`: gives the guest a command of its shell, and waits for its end. Ends with that command's
+///   status
 /// - `more NUMBER`: waits until NUMBER more events have been recorded
 /// - `ready`: waits until a guest has booted; a guest that does not boot is reset as above
 /// - `monitor COMMAND`: gives QEMU a command of its monitor, and waits for its end

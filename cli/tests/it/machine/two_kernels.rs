@@ -35,8 +35,10 @@ const TURN: i64 = 5_000_000;
 /// Functions of the shell, besides those of all scripts.
 ///
 /// - `pin`: keeps each vCPU on the host's CPU of its number
-/// - `regions ROUNDS RUN KIND CPU..`: runs the program of regions in the guest, with the guest's kernel recorded
-/// - `beside CPU COMMAND..`: does something while a program named `hog` takes as much of the host's CPU as it gets
+/// - `regions ROUNDS RUN KIND CPU..`: runs the program of regions in the guest, with the guest's kernel
+///   recorded
+/// - `beside CPU COMMAND..`: does something while a program named `hog` takes as much of the host's CPU as it
+///   gets
 const FUNCTIONS: &str = r#"
 cp /bin/sh hog
 pin() {
