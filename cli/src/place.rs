@@ -33,12 +33,15 @@ pub struct Output {
 }
 
 /// Sessions that were renamed. The last session has `.old` added to its name. The session that had that name
-/// has `.older` instead, until the new recording has begun.
+/// is hidden until the new recording has begun.
 #[derive(Debug)]
 struct Moved {
     here: Folder,
     name: String,
-    has_older: bool,
+    /// Former and new names, in the order of the renames.
+    renamed: Vec<[String; 2]>,
+    /// Hidden session.
+    older: Option<Folder>,
 }
 
 impl Output {
@@ -49,13 +52,9 @@ impl Output {
 
     /// Removes the session before the last one, because the new recording has begun.
     pub fn settle(&self) {
-        let Some(Moved { here, name, .. }) = self.moved.take().filter(|moved| moved.has_older)
-        else {
-            return;
-        };
-        let older = older(&name);
-        if let Err(why) = here.remove_tree(&*older) {
-            say(format_args!("cannot remove {older}, the session before the last one: {why}"));
+        let Some(Moved { here, name, older: Some(folder), .. }) = self.moved.take() else { return };
+        if let Err(why) = remove(&here, &folder, &older(&name)) {
+            say(format_args!("{why:#}"));
         }
     }
 
@@ -75,11 +74,21 @@ impl Output {
 }
 
 impl Moved {
+    /// Renames a session. If the name stands for another folder by then, fails.
+    fn rename(&mut self, folder: &Folder, from: &str, to: &str) -> Result<()> {
+        rename(&self.here, from, to)?;
+        self.renamed.push([from, to].map(str::to_owned));
+        let id = |stat: Stat| (stat.st_dev, stat.st_ino);
+        if self.here.stat_of(to).map(id)? != folder.stat().map(id)? {
+            let why = format!("{from} was made by another command at this moment: try again");
+            bail!(Usage(why));
+        }
+        Ok(())
+    }
+
+    /// Gives the sessions their names back.
     fn give_back(&self) -> Result<()> {
-        let Moved { here, name, has_older } = self;
-        let old_name = old(name);
-        rename(here, &old_name, name)?;
-        if *has_older { rename(here, &older(name), &old_name) } else { Ok(()) }
+        self.renamed.iter().rev().try_for_each(|[from, to]| rename(&self.here, to, from))
     }
 }
 
@@ -87,8 +96,15 @@ fn old(name: &str) -> String {
     format!("{name}.old")
 }
 
+/// Returns a hidden name, because a user may have chosen any other name.
 fn older(name: &str) -> String {
-    format!("{name}.older")
+    format!(".{name}.older")
+}
+
+/// Removes a session. If another folder has got its name meanwhile, that folder stays, unless it is empty.
+fn remove(here: &Folder, session: &Folder, name: &str) -> Result<()> {
+    let removed = session.remove_all().and_then(|()| here.remove_empty(name));
+    removed.with_context(|| format!("cannot remove {name}, the session before the last one"))
 }
 
 /// Renames a directory. Whatever has got the new name meanwhile stays.
@@ -159,52 +175,43 @@ enum State {
     Killed,
 }
 
-/// Renames the session of this name to `NAME.old`, and the session that had that name to `NAME.older`.
-/// `is_recorded`: the kernel's events are still recorded into the session.
+/// Renames the session of this name to `NAME.old`, and hides the session that had that name. `is_recorded`: the
+/// kernel's events are still recorded into the session.
 fn make_room(here: Folder, name: &str, is_recorded: bool) -> Result<Option<Moved>> {
     if here.stat_of(name).is_err_and(|why| why.kind() == ErrorKind::NotFound) {
         return Ok(None);
     }
-    let (old_name, older_name) = (old(name), older(name));
+    let old_name = old(name);
     // `old` is found before `last`: another command may rename `last` to `old_name` at any moment, and `last`
     // must not be renamed twice.
-    let [older, old] = [find(&here, &older_name), find(&here, &old_name)];
+    let old = find(&here, &old_name);
     let Some((folder, last)) = find(&here, name)? else { return Ok(None) };
     check(if is_recorded { State::Live } else { last }, name)?;
-    let id = |stat: Stat| (stat.st_dev, stat.st_ino);
-    let is_same = |folder: &Folder, name: &str| -> Result<bool> {
-        Ok(here.stat_of(name).map(id)? == folder.stat().map(id)?)
-    };
-    let raced = || Usage(format!("{name} was made by another command at this moment: try again"));
-    // A command that was killed before its recording began has left `older`.
-    let older = older?;
-    if let Some((_, state)) = &older {
-        check(*state, &older_name)?;
-    }
-    let has_older = match old? {
+    let mut moved = Moved { here, name: name.to_owned(), renamed: Vec::new(), older: None };
+    let older = match old? {
         Some((old, state)) => {
             check(state, &old_name)?;
-            if let Some((older, _)) = older {
-                let removed = older.remove_all().and_then(|()| here.remove_empty(&*older_name));
-                removed.with_context(|| format!("cannot remove {older_name}"))?;
+            let older_name = older(name);
+            // A command that was killed before its recording began has left this session.
+            if let Some((left, state)) = find(&moved.here, &older_name)? {
+                check(state, &older_name)?;
+                remove(&moved.here, &left, &older_name)?;
             }
-            rename(&here, &old_name, &older_name)?;
-            if !is_same(&old, &older_name)? {
-                // Another command has renamed the last session meanwhile, so that session gets its name back.
-                rename(&here, &older_name, &old_name)?;
-                bail!(raced());
-            }
-            true
+            Some((old, older_name))
         }
-        None => false,
+        None => None,
     };
-    let moved = Moved { here: here.clone(), name: name.to_owned(), has_older };
-    rename(&here, name, &old_name)?;
-    if !is_same(&folder, &old_name)? {
-        // Another command has made the session that was renamed, so the names are restored.
+    let mut rename = || {
+        if let Some((old, older_name)) = &older {
+            moved.rename(old, &old_name, older_name)?;
+        }
+        moved.rename(&folder, name, &old_name)
+    };
+    if let Err(why) = rename() {
         moved.give_back()?;
-        bail!(raced());
+        return Err(why);
     }
+    moved.older = older.map(|(old, _)| old);
     Ok(Some(moved))
 }
 

@@ -12,6 +12,7 @@ import itertools
 import os
 import sys
 import threading
+import weakref
 
 from . import _sites
 from ._library import open_library
@@ -72,7 +73,7 @@ class _Region:
         fields = self._fields
         if loop is not None and self._given is None and not self._any_client:
             # A field of the program's own has one of these names: readers could not tell it from the region's.
-            if "parent" not in fields and "target" not in fields:
+            if len(fields) <= _sites.MAX_OF_TASK and "parent" not in fields and "target" not in fields:
                 return self._enter_task(loop)
         values = fields.values()
         try:
@@ -93,8 +94,9 @@ class _Region:
 
     def _enter_task(self, loop) -> "_Region":
         """Begins a region of a task. If the task awaits in it, it is no region of the thread alone: others run then."""
-        # The caller of `__enter__` has the block.
-        module = self._module or sys._getframe(2).f_globals.get("__name__", "")
+        # The caller of `__enter__` has the block. A caller in C has no frame.
+        block = sys._getframe(1).f_back
+        module = self._module or ("" if block is None else block.f_globals.get("__name__", ""))
         fields = self._fields
         values = fields.values()
         try:
@@ -182,8 +184,8 @@ _next_step = itertools.count(1).__next__
 def _step_of(loop) -> int:
     """Returns the number of the loop's step. While a task does not await, the number stays, as the loop runs nothing."""
     thread = _thread
-    if thread.loop is not loop:
-        thread.loop, thread.step, thread.is_ending = loop, _next_step(), False
+    if thread.loop is None or thread.loop() is not loop:
+        thread.loop, thread.step, thread.is_ending = weakref.ref(loop), _next_step(), False
     if not thread.is_ending:
         thread.is_ending = True
         loop.call_soon(_end_step)

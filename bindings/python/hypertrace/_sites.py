@@ -11,6 +11,8 @@ from ._library import Site
 
 # Limits of an event.
 _MAX_FIELDS = 16
+# Fields of a region of a task beside `id`, `parent` and `target`.
+MAX_OF_TASK = _MAX_FIELDS - 3
 _MAX_NAME = 64
 _MAX_STR = 1024
 # Maximum number of call sites of a kind that are kept. If a program invents names without end, its call sites
@@ -194,6 +196,9 @@ def of_task(sites, name, module, fields):
     found = sites.get(key)
     if found:
         return found
+    if module not in _TARGETS and len(_TARGETS) >= _MAX_SITES:
+        # These texts are kept for good, so modules without end have none.
+        module = ""
     if module not in _TARGETS:
         _TARGETS[module] = ctypes.create_string_buffer(_text(module))
     target = ("target", "p", str(ctypes.addressof(_TARGETS[module])))

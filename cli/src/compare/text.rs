@@ -32,7 +32,7 @@ pub fn text(sides: &[Side; 2], comparison: &Comparison) -> String {
     }
     out.push('\n');
     if comparison.differences.iter().any(|d| d.typical.verdict == Verdict::NoDifferenceSeen) {
-        out.push_str("~ these runs prove no difference\n");
+        out.push_str("~ no difference is proven for this name\n");
     }
     for sentence in sentences(comparison).iter().take(10) {
         out.push_str(&wrapped(&Escaped(sentence.as_bytes()).to_string(), ""));

@@ -66,10 +66,10 @@ fn a_recording_that_does_not_begin_leaves_all_sessions_as_they_were() {
         assert!(dir.join("hypertrace.data.old/first").exists(), "{args:?}");
     }
     // A recorder that was killed before its recording began has left another directory.
-    let older = dir.join("hypertrace.data.older");
+    let older = dir.join(".hypertrace.data.older");
     fs::rename(dir.join("hypertrace.data.old"), &older).unwrap();
     recorded(dir, "third");
-    assert!(older.join("first").exists(), "no other session takes its name");
+    assert!(older.join("first").exists(), "no session was hidden");
     recorded(dir, "fourth");
     assert_here(dir, &names);
     assert!(dir.join("hypertrace.data.old/third").exists());

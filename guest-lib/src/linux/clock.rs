@@ -110,7 +110,8 @@ fn is_first(folders: impl IntoIterator<Item = PathBuf>) -> bool {
             Err(_) => None,
         }
     };
-    folders.into_iter().find_map(note).unwrap_or(true)
+    // By the specification of XDG_RUNTIME_DIR, a path that is not absolute does not count.
+    folders.into_iter().filter(|folder| folder.is_absolute()).find_map(note).unwrap_or(true)
 }
 
 /// State of the TSC, as the kernel shows it.
@@ -200,6 +201,7 @@ mod tests {
 
         assert_eq!([(); 3].map(|()| is_first(folders())), [true, false, false]);
         assert_eq!([(); 2].map(|()| is_first([folder.path().join("none")])), [true, true]);
+        assert_eq!([(); 2].map(|()| is_first(["".into(), ".".into()])), [true, true]);
     }
 
     #[test]

@@ -36,6 +36,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// A CPU's buffer and its file.
 #[derive(Debug)]
 struct Cpu {
+    buffer: Buffer,
     /// Name of the CPU's file.
     name: String,
     raw: OwnedFd,
@@ -76,7 +77,8 @@ impl Buffers {
                     path: path(),
                     source,
                 })?;
-                let mut cpu = Cpu { name: buffer.file(number), raw, file: None, written: 0 };
+                let name = buffer.file(number);
+                let mut cpu = Cpu { buffer: *buffer, name, raw, file: None, written: 0 };
                 match folder.file(&cpu.name, OFlags::RDWR) {
                     Ok((file, stat)) => {
                         let bytes = stat.st_size.unsigned_abs();
@@ -101,7 +103,9 @@ impl Buffers {
     /// events.
     fn pass(&mut self, is_live: bool) -> bool {
         let parts = if is_live { MAX_PARTS } else { 0 };
-        let moved = self.try_pass().and_then(|()| self.parts(parts));
+        // A copy of a recording that goes on has the events that the caller has chosen alone, and parts of the
+        // other buffer's pages would only fill the disk.
+        let moved = self.try_pass().and_then(|()| self.parts(parts, &[Buffer::Asked]));
         let is_moved = moved.is_ok();
         if let Err(error) = moved {
             self.failure.get_or_insert(error);
@@ -164,13 +168,13 @@ impl Buffers {
         }
         // One or two pages of each buffer did not move. The copy needs no limit, because the kernel adds no
         // more events.
-        self.parts(u32::MAX)
+        self.parts(u32::MAX, &Buffer::ALL)
     }
 
-    /// Copies events of pages that did not move, at most `most` times for each CPU.
-    fn parts(&mut self, most: u32) -> Result<(), Error> {
+    /// Copies events of pages in these buffers that did not move, at most `most` times for each CPU.
+    fn parts(&mut self, most: u32, of: &[Buffer]) -> Result<(), Error> {
         let mut page = vec![0; self.page_size];
-        for cpu in &mut self.cpus {
+        for cpu in self.cpus.iter_mut().filter(|cpu| of.contains(&cpu.buffer)) {
             for _ in 0..most {
                 let bytes = match retry(|| read(&cpu.raw, &mut page[..])) {
                     Ok(0) => break,
