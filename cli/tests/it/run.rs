@@ -833,10 +833,10 @@ fn a_session_that_is_there_is_removed_only_if_the_user_says_so() {
     let old = dir.path().join("S.old");
     assert_eq!(HYPERTRACE.info(&old)["uuid"], first);
     let second = uuid();
-    // The next recording removes the older session, but a recording that cannot begin removes nothing.
+    // The next recording removes the older session, but a recording that cannot begin moves nothing.
     let said = record(&["--overwrite", "--segment", "none/segment"]).failed(2);
     assert!(said.contains("none"), "{said}");
-    assert_eq!(HYPERTRACE.info(&old)["uuid"], second);
+    assert_eq!((uuid(), HYPERTRACE.info(&old)["uuid"].clone()), (second.clone(), first));
     record(&["--overwrite"]).ok();
     assert_eq!(HYPERTRACE.info(&old)["uuid"], second);
     record(&["--overwrite"]).ok();

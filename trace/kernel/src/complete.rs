@@ -5,7 +5,6 @@ use crate::error::Error;
 use crate::instance::Instance;
 use crate::pages::Buffers;
 use crate::perf;
-use crate::recover::is_incomplete;
 use crate::registry;
 use crate::source::Source;
 use crate::state::{Buffer, EndJson, FILE, FOLDER, RecordingJson, State, failed, open_dir};
@@ -15,6 +14,7 @@ use crate::threads::Names;
 use crate::trace_dat::{self, Contents, Ending};
 use hypertrace_format::error::error_chain;
 use hypertrace_format::folder::Share;
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -199,10 +199,10 @@ pub fn copy(dir: &Path, to: &OwnedFd) -> Result<bool, Error> {
         Err(Error::NoSession(_)) => return Ok(false),
         dir => dir?,
     };
-    if !is_incomplete(dir.path()) {
-        return Ok(false);
-    }
-    let folder = dir.folder(FOLDER).map_err(|e| failed("open", &dir, FOLDER, e))?;
+    let folder = match dir.folder(FOLDER) {
+        Err(why) if why.kind() == ErrorKind::NotFound => return Ok(false),
+        folder => folder.map_err(|e| failed("open", &dir, FOLDER, e))?,
+    };
     let state = State { dir, folder };
     let json = state.json()?.filter(|json| json.source == Source::Tracefs);
     let Some(json) = json else { return Ok(false) };
