@@ -8,9 +8,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// The eventfd that the drain loop waits for. The guest signals this eventfd by a store to KICK if the VMM
-/// has [armed](crate::Chip::doorbell) it as an ioeventfd, and the chip signals it as its waker. Clones are
-/// the same descriptor.
+/// The eventfd that the drain loop waits for. If the VMM has [armed](crate::Chip::doorbell) this eventfd as
+/// an ioeventfd, a guest's store to KICK signals this eventfd. A chip that has this eventfd as its waker also
+/// signals this eventfd. Clones are the same descriptor.
 ///
 /// ```
 /// use hypertrace_device::{DrainWaker, Kick};

@@ -648,7 +648,10 @@ static inline bool hypertrace_bare_enter_(struct hypertrace_bare *client, uint64
     }
     client->is_busy = true;
     hypertrace_bare_barrier_();
-    /* Read after the flag is set, so that an event that an interrupt emitted before the flag is earlier. */
+    /*
+     * The clock is read after the flag is set. Therefore, if an interrupt emitted an event before the flag
+     * was set, the event is not later than `now`.
+     */
     *now = HYPERTRACE_BARE_NOW(client->device);
     if (*now < client->last) {
         /* The clock was set back. */

@@ -209,8 +209,8 @@ struct hypertrace_options {
 };
 
 /**
- * Counts of this process's clients and events that the host does not show.
- * They are running totals; a forked child begins at zero.
+ * Counts of this process's clients and events. The host does not show these counts.
+ * The counts are running totals; a forked child begins at zero.
  */
 struct hypertrace_counts {
     /**

@@ -126,8 +126,8 @@ int ht_wait(const struct ht_client *client, u32 seq)
 }
 
 /*
- * Writes the schema of a panic's point to each client's schema log now, because a panic may come in
- * the middle of an emit.
+ * Writes the schema of the reference point that a panic makes to each client's schema log in
+ * advance. A panic may interrupt an emit, so ht_panic_point must not write to the schema log.
  */
 void ht_prepare_panic(struct ht_device *device)
 {

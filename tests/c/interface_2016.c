@@ -1,5 +1,5 @@
 /*
- * A program of the interface of 2016, with nothing else of this project:
+ * A program that uses only the interface of 2016, and nothing else of this project:
  *
  *     interface_2016 [BASE [CLIENTS EVENTS]]
  *

@@ -110,7 +110,8 @@ impl World {
     }
 }
 
-/// Returns word `i` of a payload. The word follows from the timestamp, so that a torn record shows.
+/// Returns word `i` of a payload. The word is computed from the timestamp, so that a reader can detect a torn
+/// record.
 fn word(timestamp: u64, i: usize) -> u64 {
     timestamp << 8 | i as u64
 }

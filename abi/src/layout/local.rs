@@ -59,7 +59,7 @@ pub mod watch {
     /// All bells.
     pub const BELLS: u32 = 0;
     /// Nothing: the host sleeps on this word. A client stores [`BELLS`] before it wakes the host, so that a
-    /// host that is about to sleep does not.
+    /// host that is about to sleep stays awake.
     pub const ASLEEP: u32 = 1;
     /// The host polls all bells. With `CLIENT` + *n*, the host also polls the slot of client *n*, so client
     /// *n* need not ring its bell for a reference point.

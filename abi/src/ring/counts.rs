@@ -87,7 +87,7 @@ pub struct Total {
 }
 
 impl Total {
-    /// A number of events that no producer can drop between two looks.
+    /// Smallest impossible growth of a total. Between two looks, each producer drops fewer events.
     const MAX: u64 = 1 << 48;
 
     /// Returns a total whose growth since `last` counts.

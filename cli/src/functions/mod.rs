@@ -228,7 +228,8 @@ fn watched(trace: &mut Trace) -> Result<ProgressBar> {
     Ok(progress)
 }
 
-/// Makes a function trace of a session whose functions are compiled in, in a temporary directory.
+/// Makes a function trace in a temporary directory. The trace has the calls in a session whose programs were
+/// compiled to trace their own functions.
 fn compiled(args: &Args, faults: &mut Faults) -> Result<(Temporary, Counts)> {
     let recording = report::open(&args.dir)?;
     if !recording.has_compiled_functions() {

@@ -525,7 +525,7 @@ fn path(out: &mut String, shown: &Shown<'_>, group: &Group) -> fmt::Result {
 /// Writes what a thread did on critical paths: a time for each column, indented by `depth` columns.
 fn doing_row(out: &mut String, depth: usize, doing: &str, ns: &[u64]) {
     let name = format!("{:depth$}{}", "", shortened(doing, 26 - depth));
-    // A long name takes some of the space before the first time.
+    // A long name takes some of the space to the left of the first column of times.
     let first = (24 + 14_usize).saturating_sub(name.chars().count());
     // Writing to a String does not fail.
     let _ = write!(out, "{name}");

@@ -289,7 +289,7 @@ fn seconds(out: &mut String, ns: i64, width: usize, plus: &str) {
 
 /// Appends a calendar time: `2026-11-27T15:48:15.123456789Z`, or with the offset in other zones.
 fn calendar(out: &mut String, unix_ns: i64, zone: &TimeZone) {
-    // The calendar has all times of 64 bits.
+    // The calendar can show every time that 64 bits of nanoseconds can hold.
     let Ok(time) = Timestamp::from_nanosecond(unix_ns.into()) else { return };
     // Writing to a String does not fail.
     let _ = match *zone == TimeZone::UTC {

@@ -71,7 +71,7 @@ fn events_of_a_program_and_of_the_kernel_divide_its_recording() {
         assert_eq!(time(&pair[0], "end_ns"), time(&pair[1], "begin_ns"), "{json}");
     }
     assert!(time(&stages[0], "end_ns") - time(&stages[0], "begin_ns") >= 200_000_000, "{json}");
-    // The program's event ended the stage, so its thread begins the path.
+    // The program's event ended the stage, so the stage's path begins with the thread that emitted the event.
     let slept = stages[0]["path"].as_array().unwrap();
     let of_timer = |step: &serde_json::Value| {
         step["part"] == "blocked" && step["ns"].as_i64().unwrap() >= 150_000_000

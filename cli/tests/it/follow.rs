@@ -136,7 +136,7 @@ fn a_finished_session_is_shown_as_report_shows_it() {
 #[test]
 fn threads_and_new_files_are_shown_once_and_in_order_to_each_reader() {
     const EVENTS: u64 = 40_000;
-    // Small files make streams continue in new files.
+    // The small maximum size of a file makes streams continue in new files.
     let (dir, session, writer) = session(|config| config.file_bytes = 256 << 10);
     let followers = [(); 2].map(|()| {
         let follower = Follower::start(dir.path(), &["--json"]);

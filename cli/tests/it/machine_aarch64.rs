@@ -69,7 +69,8 @@ fn the_demos_time_is_divided_by_the_exits_of_aarch64() {
     let (entries, exits) = (count("kvm_entry"), count("kvm_exit"));
     assert!(entries == exits && exits >= 1_000, "{entries} entries, {exits} exits");
 
-    // If the kernel's clock were related wrongly to the counter, points would contradict and be left out.
+    // If the relation of the kernel's clock to the counter were wrong, times of the kernel's events would
+    // contradict reference points, and would be left out.
     let info = &info["sessions"][0];
     assert_eq!(info["kernel_limits"], json!({ "used": 2_000, "left_out": 0 }), "{info}");
     let batch = &regions["regions"][0];

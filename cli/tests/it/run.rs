@@ -709,7 +709,8 @@ fn processes_that_outlive_the_program_are_said_whether_they_have_traced_or_not()
 /// Number of events of a process that outlives the program.
 const LATER: u64 = 1000;
 
-/// Traces as a program whose child outlives the program, or as that child.
+/// Emits events as one of two processes: the program, or the program's child, which outlives the program.
+/// Returns false if this process has neither role.
 fn daemon() -> bool {
     match traced::argument().as_deref() {
         Some("parent") => {

@@ -95,8 +95,9 @@ fn switch_and_look_among_others(folder: &str) {
     });
 }
 
-/// Runs the program of the test `name`, with a trigger on its points `switching` and these commands of `ctl`.
-/// Returns the lines of the program's two kinds of points, and the output of `info`.
+/// Runs the program of the test `name`. Meanwhile, runs `ctl` for a trigger on the program's points named
+/// `switching`, and for each of the commands. Returns the lines of the program's two kinds of points, and the
+/// output of `info`.
 #[track_caller]
 fn switched(name: &str, commands: &[&str]) -> ([Vec<Line>; 2], Value) {
     let folder = tempfile::tempdir().unwrap();

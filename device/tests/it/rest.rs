@@ -39,7 +39,7 @@ fn rest(chip: &Chip) -> Duration {
     begin.elapsed()
 }
 
-/// Checks that the loop does not rest within twice the time after which a loop may rest.
+/// Checks for the time 2 × `REST` that the loop does not rest. A loop may rest after the time `REST`.
 fn rests_not(chip: &Chip) {
     let begin = Instant::now();
     while begin.elapsed() < 2 * REST {

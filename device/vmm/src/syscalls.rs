@@ -72,8 +72,8 @@ lists! {
     /// `snapshot` and `trace-file set`.
     MONITOR: SYS_ppoll SYS_accept4 SYS_ioctl SYS_recvfrom SYS_sendto SYS_close SYS_clock_nanosleep SYS_clock_gettime
         SYS_getrandom;
-    /// Every thread: memory, locks and its end, by Rust and the C library. Builds with debug assertions call
-    /// `fcntl` at each close.
+    /// Calls that Rust and the C library make in every thread: for memory, for locks, and to end the thread.
+    /// Builds with debug assertions call `fcntl` at each close.
     RUNTIME: SYS_fcntl SYS_futex SYS_mmap SYS_mremap SYS_munmap SYS_madvise SYS_mprotect SYS_brk
         SYS_rt_sigprocmask SYS_sigaltstack SYS_rseq SYS_exit;
 }

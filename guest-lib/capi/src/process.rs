@@ -175,8 +175,8 @@ pub unsafe extern "C" fn hypertrace_legacy(arg1: u64, args: *const u64, count: u
     hypertrace::with_client(|client| hypertrace::hypertrace(client, arg1, args));
 }
 
-/// Counts of this process's clients and events that the host does not show.
-/// They are running totals; a forked child begins at zero.
+/// Counts of this process's clients and events. The host does not show these counts.
+/// The counts are running totals; a forked child begins at zero.
 #[repr(C)]
 pub struct Counts {
     /// Events of threads that had no client, because no client was free, the thread was ending, or another

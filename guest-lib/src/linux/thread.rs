@@ -229,7 +229,8 @@ fn attach() -> Option<&'static Client<'static>> {
     client
 }
 
-/// Counts events that interrupted the library's own code, on the thread's client or else as lost.
+/// Counts events that interrupted the library's own code. The events count on the thread's client, or as lost
+/// if the thread has no client.
 fn count_amid(client: Option<&Client<'static>>) {
     let events = AMID.with(|amid| amid.swap(0, Relaxed));
     match client {

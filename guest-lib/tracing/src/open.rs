@@ -86,8 +86,8 @@ impl Open {
         let thread = thread();
         let inside = self.inside.load(Relaxed);
         if inside == 0 {
-            // If two threads enter at once, one stores last, and the other's exits count as exits of entries
-            // that are not nested.
+            // If two threads enter at once, only the thread that stores last is noted. Each exit of the other
+            // thread then counts as the exit with which the other thread leaves the span.
             self.inside.store(u64::from(thread) << 32 | 1, Relaxed);
         } else if inside >> 32 == u64::from(thread) {
             self.inside.store(inside + 1, Relaxed);

@@ -2,10 +2,11 @@
 //! `HYPERTRACE_SOAK_SECONDS`. At the end, each backend has recorded or dropped exactly the events emitted to
 //! it, and memory use has not grown.
 //!
-//! The session is on a small disk that is emptied slowly, `simple` writes to a pipe that is read slowly,
-//! `log` to a stderr that is read slowly (so in a child process), `syslog` to a daemon that reads slowly,
-//! `ftrace` to a private instance, and bpftrace counts `sdt`. The last four backends delay the emitting
-//! threads, so each of these is on for a part of the rounds.
+//! The session is on a small disk that is emptied slowly. `simple` writes to a pipe that is read slowly.
+//! `log` writes to a stderr that is read slowly; therefore the session is in a child process.
+//! `syslog` writes to a daemon that reads slowly. `ftrace` writes to a private instance. For `sdt`, bpftrace
+//! counts the events. The last four backends delay the emitting threads, so each of these is on for a part of
+//! the rounds.
 
 use hypertrace_tests::child;
 use std::fmt::Write;

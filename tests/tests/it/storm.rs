@@ -562,8 +562,8 @@ impl Round {
             Kind::Snapshots => found.len() as u64 * geometry().rings_size() / WORD,
             _ => self.passes.words + geometry().rings_size() / WORD,
         };
-        // The descriptions have texts, with room between the metadata's blocks; clocks; counts of streams and
-        // the rest.
+        // The descriptions consist of texts (with room between the metadata's blocks), clocks, counts of
+        // streams, and other values.
         let texts = 2 * (GUESTS_BYTES + geometry().clients as usize * CLIENT_BYTES) as u64;
         let description = texts + epochs * MAX_CLOCKS as u64 * (16 << 10) + (1 << 20);
         let description = found.len() as u64 * description;

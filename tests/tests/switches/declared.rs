@@ -104,8 +104,8 @@ fn the_guests_events_obey_the_same_patterns_before_and_after_they_are_known() {
     event!(client: &client, "disk_read", n = 1u64);
     host.chip.drain_all();
 
-    // The event is switched by a pattern, now that it is known. Events that the guest emits before it has the
-    // mask are filtered.
+    // The host knows the event `disk_read` now, so a pattern switches the event off. Events that the guest
+    // emits before it has the mask are filtered.
     host.session.set_events(&"disk_*".parse().unwrap(), false).unwrap();
     event!(client: &client, "disk_read", n = 2u64);
     host.chip.drain_all();

@@ -427,7 +427,8 @@ impl Account {
         self.waiting.is_empty() && time <= last
     }
 
-    /// Returns whether all time up to the last mark is proven, and an interval or an exit was not taken yet.
+    /// Returns true if all time up to the last mark is proven, and at least one interval or exit was not
+    /// taken yet.
     pub fn has_proven(&self) -> bool {
         !self.is_unproven && (!self.waiting.is_empty() || self.exit.is_some())
     }

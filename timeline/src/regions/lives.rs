@@ -21,7 +21,7 @@ pub(super) struct Lives {
 }
 
 impl Lives {
-    /// Returns the life of the thread that has a number.
+    /// Returns the life of the thread that now has the number `tid`.
     pub fn of(&self, tid: u32) -> Life {
         self.all.get(tid as usize).copied().unwrap_or(0)
     }

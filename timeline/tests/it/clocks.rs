@@ -220,8 +220,8 @@ fn of_clocks_by_a_part_of_their_points_no_event_is_outside_of_its_bound() {
 #[test]
 fn of_clocks_whose_rate_is_assumed_no_event_is_outside_of_its_bound() {
     for (index, kind) in KINDS.into_iter().enumerate() {
-        // The declared rate is right, or is as wrong as if a guest declared the rate of another machine's
-        // counter.
+        // The first factor makes the declared rate right. With each other factor, the guest declares the rate
+        // of another machine's counter.
         for factor in [1.0, 0.024, 41.6] {
             for points in [usize::MAX, 30] {
                 let is_hidden = match kind {

@@ -20,9 +20,9 @@ enum Word {
     Own,
     /// Each vCPU's own TSC at the end.
     OwnAtEnd,
-    /// The TSC of the first vCPU is claimed for all vCPUs.
+    /// The VMM claims that all vCPUs have the TSC of the first vCPU.
     First,
-    /// For each vCPU, the TSC of the next vCPU is claimed.
+    /// The VMM claims that each vCPU has the TSC of the next vCPU.
     Next,
     /// Each vCPU's TSC, wrong by up to 20 us.
     Near,

@@ -62,7 +62,8 @@ fn exited() -> Cpus {
     machine
 }
 
-/// Returns the path of the region by thread: what the thread did, and for how long.
+/// Returns the steps of the region's path, sorted by the threads' names: a thread, what the thread did, and
+/// for how many nanoseconds.
 fn path(machine: &Cpus) -> Vec<(String, &'static str, u64)> {
     path_of(&with_paths(machine.made()))
 }

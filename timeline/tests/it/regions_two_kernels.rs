@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of the time of a guest's threads by both kernels. The tests compare the time with the truth of a
-//! simulated machine, with all events and with some events missing.
+//! Tests of readers that divide the time of a guest's threads by the events of both kernels, the host's and
+//! the guest's. The tests compare the time with the truth of a simulated machine, with all events and with
+//! some events missing.
 
 use hypertrace_test_support::guest_mode::{MS, TIDS};
 use hypertrace_test_support::machine::Random;

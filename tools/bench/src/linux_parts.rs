@@ -1,4 +1,5 @@
-//! The guest side of the rows in a Linux guest: this program as the first process of the guest's kernel.
+//! Measures, inside a Linux guest, the guest's part of the rows about a Linux guest. This program is the
+//! first process of the guest's kernel.
 
 use super::linux::MODULE;
 use super::measure::quantile;

@@ -20,7 +20,7 @@ pub struct Format {
     pieces: Vec<Piece>,
 }
 
-/// A character of a format with expanded macros, as printf gets it.
+/// A character of the text that printf gets: the format with its macros expanded.
 #[derive(Clone, Debug)]
 pub(crate) struct Unit {
     pub c: char,

@@ -30,7 +30,7 @@ impl WriteFailed {
     }
 }
 
-/// An error that can tell whether the request or the input is at fault, and not the machine.
+/// An error that can tell who is at fault: the request or its input, or the machine.
 pub trait BadInput: std::error::Error {
     /// Returns true if another input, path or option would help.
     fn is_bad_input(&self) -> bool;

@@ -2,7 +2,7 @@
 //! and gives the ring's room back. Because of this order, all events on disk are declared, and a producer
 //! gets room back only for records that are on disk.
 //!
-//! The functions on the way of a record are [`Turn::drain`], `pull`, `pull_packet`, the functions of
+//! A record passes through these functions: [`Turn::drain`], `pull`, `pull_packet`, the functions of
 //! [`record`](super::record), `commit`, `write`, and [`Stream::append`].
 
 use super::budget::Account;

@@ -64,7 +64,8 @@ struct Client {
 }
 
 impl Server {
-    /// Makes a server for VMMs that connect to `listener`, which calls `notice` on threads of its own.
+    /// Makes a server for VMMs that connect to `listener`. The server calls `notice` on the server's own
+    /// threads.
     ///
     /// # Errors
     /// If the listener cannot be used.

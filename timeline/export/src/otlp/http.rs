@@ -132,7 +132,8 @@ pub enum HttpError {
         /// Beginning of the collector's answer, escaped.
         reason: String,
     },
-    /// The end of the collector's answer is missing. The missing part may say that spans were rejected.
+    /// The end of the collector's answer is missing. The missing end may have said that the collector
+    /// rejected spans.
     #[error("{endpoint} answered {status}, but not all of it came: spans may have been rejected")]
     Cut {
         /// Address of the collector.

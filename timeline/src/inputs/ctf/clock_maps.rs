@@ -350,8 +350,8 @@ impl ClockMaps {
     }
 
     /// Returns the largest size of a jump for which the bounds of a map that [`ClockMaps::iter`] gives hold
-    /// even if the jump is not found, in units of 1/[`FRACTION`] ns. This is the least usual width over the
-    /// map's clients. Returns `None` if there is no bound.
+    /// even if the jump is not found, in units of 1/[`FRACTION`] ns. This size is the smallest of the usual
+    /// widths of the map and of its clients' own maps. Returns `None` if there is no bound.
     pub fn room_for_jumps(&self, of: (u32, Option<u32>, &ClockMap)) -> Option<u64> {
         let (clock, client, map) = of;
         let shared = map.width()?;

@@ -342,8 +342,8 @@ impl<'a> Around<'a> {
         }
     }
 
-    /// Removes the kernel's times of points that lie in a gap, because a lost event could have given another
-    /// time.
+    /// If a gap lies between a point and a time that the kernel's events gave for the point, removes this
+    /// time, because a lost event could have given another time.
     fn leave_out_gaps(&mut self) {
         if self.gaps.is_empty() {
             return;

@@ -30,8 +30,8 @@ pub(crate) struct Times {
 pub(crate) enum Scale {
     /// Ticks of a counter whose Unix time is known.
     Counter(HostCounter),
-    /// Nanoseconds that the kernel derives from a counter whose Unix time is known, with two readings of both
-    /// clocks.
+    /// Nanoseconds that the kernel derives from a counter whose Unix time is known. Each of the two readings
+    /// has the nanoseconds and the ticks of one moment.
     Derived(HostCounter, [(u64, u64); 2]),
     /// Ticks of a guest's clock that reference points relate to the host's clock. If there are two readings,
     /// the times are nanoseconds that the guest's kernel derives from this clock, and each reading is a

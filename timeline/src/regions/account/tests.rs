@@ -313,8 +313,8 @@ proptest! {
             let (_, mark) = rest.remove(missing);
             let times = account(exactness, &rest);
             prop_assert_eq!(times.total(), to - from);
-            // Without the missing event, no time gets a wrong part. So no region has more time in any known
-            // part, whenever the region begins and ends.
+            // Although the event is missing, no time gets a wrong part. So no region has more time in any
+            // known part, whenever the region begins and ends.
             for interval in intervals(exactness, &rest) {
                 let within = whole.iter().map(|known| known.within(interval.from, interval.to));
                 let other = within.filter(|known| known.length() > 0 && known.part != interval.part);

@@ -82,7 +82,7 @@ fn a_format_can_have_two_lines() {
     let event = event(r#"a(int x, int y) "x %d\n" "y %d""#);
 
     assert_eq!(event.format().pieces(), [Piece::Text("x %d\ny %d".to_owned())]);
-    // The current reader of QEMU refuses `\n`.
+    // QEMU's current parser of declarations refuses `\n`.
     assert_eq!(event.declaration(), r#"a(int32_t x, int32_t y) "x %d\012y %d""#);
 }
 

@@ -124,8 +124,9 @@ impl Event {
         if done < 0 { Err(io::Error::last_os_error()) } else { Ok(Event { fd, counts_losses }) }
     }
 
-    /// Ends the event. Returns the number of records for which the ring had no room, of all threads of the
-    /// event. Returns `None` if the kernel does not count these records.
+    /// Ends the event. Returns how many of the event's records were lost because the ring had no room; the
+    /// number is a sum over all threads of the event. Returns `None` if the kernel does not count these
+    /// records.
     pub fn end(self) -> Option<u64> {
         // SAFETY: this ioctl takes no argument.
         let stopped = unsafe { libc::ioctl(self.fd.as_raw_fd(), PERF_EVENT_IOC_DISABLE, 0) };
