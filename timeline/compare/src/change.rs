@@ -120,7 +120,7 @@ pub struct Difference {
     pub all: Change,
     /// Difference of the 99th percentiles of the durations.
     pub p99: Change,
-    /// Differences between the means of the slowest 1 % of the regions, by part.
+    /// Differences between the two sides in the means of the slowest 1 % of the regions, by part.
     #[serde(serialize_with = "objects")]
     pub slowest: Vec<(Part, Change)>,
     /// Percentiles of the durations from 0 to 100: means over each side's runs, in nanoseconds.

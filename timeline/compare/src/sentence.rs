@@ -141,8 +141,7 @@ fn is_proven(judged: &Judged) -> bool {
 fn of_cpu(d: &Difference) -> String {
     let change = d.own.change;
     let longer = if d.own.verdict == Verdict::Slower { "longer" } else { "shorter" };
-    let percent =
-        change.relative().map_or(String::new(), |part| format!("{:.1} % ", part.abs() * 100.0));
+    let percent = percent(&change);
     let why = match d.waits.change.half_width_ns > change.half_width_ns {
         true => ", because waits vary more",
         false => "",
@@ -184,6 +183,11 @@ fn unseen(d: &Difference) -> String {
     text
 }
 
+/// Formats how much of the first side's time a difference is, with a space behind it, or nothing if that time is 0.
+fn percent(change: &Change) -> String {
+    change.relative().map_or(String::new(), |part| format!("{:.1} % ", part.abs() * 100.0))
+}
+
 /// Formats a difference with its interval and unit.
 fn of_interval(change: &Change) -> String {
     let unit = Unit::of_change(change.difference_ns, change.half_width_ns);
@@ -201,15 +205,8 @@ fn changed_sentence(d: &Difference) -> String {
     let Change { difference_ns, half_width_ns, .. } = d.typical.change;
     let unit = Unit::of_change(difference_ns, half_width_ns);
     let word = if d.typical.verdict == Verdict::Slower { "slower" } else { "faster" };
-    let percent = d.typical.change.relative();
-    let percent = percent.map_or(String::new(), |part| format!("{:.1} % ", part.abs() * 100.0));
-    let width = half_width_ns.map_or(String::new(), |ns| format!(" +- {}", unit.plain(ns)));
-    let mut text = format!(
-        "{} is {percent}{word} ({}{width} {}",
-        d.name,
-        unit.signed(difference_ns),
-        unit.name
-    );
+    let percent = percent(&d.typical.change);
+    let mut text = format!("{} is {percent}{word} ({}", d.name, of_interval(&d.typical.change));
     let is_most = |change: &Change| {
         change.has_moved()
             && change.difference_ns.signum() == difference_ns.signum()

@@ -222,7 +222,7 @@ struct Lost {
 struct OfSession {
     /// Number of open spans.
     open: usize,
-    /// Keys and numbers of all open spans and of some ended spans, in the order of the spans' begins.
+    /// Keys and numbers of all open spans and of some ended spans, in the order in which the spans began.
     begun: VecDeque<(Key, u64)>,
     lost: HashMap<Process, Lost>,
     /// Places that lost events after their last event, and the process of each place. Until its next event,

@@ -93,7 +93,7 @@ const GEOMETRY: Geometry = Geometry {
     schema_bytes: 1 << 12,
 };
 
-/// Rings of two clients. All rows use the same rings, so that the pages of the rings are allocated.
+/// Rings of two clients. All rows use the same rings, so that no row measures how the kernel allocates pages.
 struct Rings(Vec<AtomicU64>);
 
 /// Empties the rings, and returns them.

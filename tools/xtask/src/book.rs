@@ -1,7 +1,7 @@
 //! The pages of the book. mdBook shows only the pages in one folder, but the documents link to files all over
 //! the source tree. Therefore this module copies each linked file as a page into the book's folder.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
@@ -63,7 +63,7 @@ fn write_to(root: &Path, folder: &Path) -> Result<()> {
     let others = others.filter(|(_, page)| page.extension().is_some_and(|of| of == "md"));
     // A folder and the README.md in the folder are one page.
     let others = others.map(|(path, page)| (page, path.display().to_string()));
-    let others = others.collect::<std::collections::BTreeMap<_, _>>();
+    let others = others.collect::<BTreeMap<_, _>>();
     let lines = others.iter().map(|(page, name)| format!("- [{name}]({})\n", page.display()));
     let contents = contents.replacen("# Summary\n", "# Summary\n\n[hypertrace](index.md)", 1);
     let contents =

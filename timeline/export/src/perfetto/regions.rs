@@ -204,7 +204,7 @@ fn end_exit(
     writer.slice_end(machine, at, known.exits)
 }
 
-/// What a region belongs to, which decides the region's track.
+/// Owner of a region: the exporter draws the regions of one owner on one track.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum RegionTrack {
     /// The region is on a thread of the VMM.
