@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A thread that reads a recording while the consumer works on the caller's thread. Reading and consuming
-//! take about as long.
+//! A thread that reads a recording while the consumer works on the caller's thread. Reading takes about as
+//! much time as consuming, so it pays to do both at once.
 
 use crate::error::Error;
 use crate::event::{
@@ -36,7 +36,8 @@ struct Batch {
     /// Records of kernels' traces, and texts of `trace_printk`.
     bytes: Vec<u8>,
     recorders: Vec<Recorder>,
-    /// For each slot, the index of the last recorder whose source has this number modulo [`SLOTS`].
+    /// For each slot, the index of the recorder that was last looked up for a source with this number modulo
+    /// [`SLOTS`].
     last: Vec<usize>,
     rare: Vec<Rare>,
 }

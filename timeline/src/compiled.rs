@@ -79,9 +79,9 @@ impl Call {
     }
 }
 
-/// Moves the functions of a file to the address that an event `function_module` gives. Returns false if the
-/// event is another event. Only the first such event of a file counts, because a file can have only one
-/// address in a recording.
+/// Moves the functions of a file to the address that an event `function_module` gives. Returns false for any
+/// other event. Only the first such event of a file counts, because a file can have only one address in a
+/// recording.
 pub fn place(modules: &mut [Module], event: &EventRef<'_>) -> bool {
     if &**event.name != MODULE || event.source.client.is_none() {
         return false;

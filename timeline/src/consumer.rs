@@ -127,8 +127,8 @@ impl Recording {
 
     /// Gives the regions that were found to [`Consumer::region`], each with the event that begins the region,
     /// until the consumer wants no more. [`Consumer::entry`] gets only the events that say which thread holds
-    /// a client. A caller that needs neither kind of event can iterate over [`Regions::by_begin`], which has
-    /// the same regions in the same order.
+    /// a client. A caller that needs only the regions can iterate over [`Regions::by_begin`], which has the
+    /// same regions in the same order.
     ///
     /// Events that begin regions are read a second time, because memory does not hold the fields of these
     /// events, and only the end of the recording shows which regions count.

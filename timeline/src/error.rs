@@ -72,7 +72,7 @@ pub enum Error {
         path: PathBuf,
         /// Directory of the session.
         session: PathBuf,
-        /// Why the trace cannot be put on that clock.
+        /// Why the trace cannot be put on the guest's clock.
         why: String,
     },
     /// Recordings of guests' kernels in a session are not read.

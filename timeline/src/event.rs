@@ -41,7 +41,7 @@ pub struct EventRef<'a> {
     /// Time of an event of a kernel's trace in ticks of the trace's clock, if the length of a tick is not
     /// known.
     pub ticks: Option<u64>,
-    /// Who recorded the event. If a vCPU's thread recorded the event for a client, this is the client.
+    /// Who recorded the event. If a vCPU's thread recorded the event for a client, the source is the client.
     pub source: &'a Arc<Source>,
     /// Name of the event.
     pub name: &'a Arc<str>,
@@ -56,8 +56,8 @@ pub struct EventRef<'a> {
     /// Thread of the host that recorded the event, if this thread is known. Only events of a kernel, of the
     /// VMM, and of a program without a VMM have such a thread.
     pub thread: Option<Thread>,
-    /// Name of the function that the event enters or leaves, if the program itself recorded the call, so that
-    /// the event's fields do not have the name.
+    /// Name of the function that the event enters or leaves, if the program itself recorded the call. The
+    /// fields of such an event do not have the name.
     pub function: Option<&'a FunctionName>,
     /// Reading of a guest's clock from which the time was computed.
     pub(crate) reading: Option<GuestReading<'a>>,

@@ -15,13 +15,15 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 /// Maximum number of different ports, addresses and MSRs for which a stage has separate counts. Exits that
 /// touched further ports, addresses or MSRs are counted together.
 const MAX_TOUCHED: usize = 4096;
-/// Name of the common count of all further exits.
+/// Name of the common count of exits that touched further ports, addresses or MSRs.
 const OTHERS: &str = "others";
 /// Suffix of a stage's name if the stage begins after lost events.
 const OR_LATER: &str = " or later";
-/// Maximum number of stages of a boot. After that, marks and losses begin no further stages.
+/// Maximum number of stages of a boot. If a boot has this many stages, marks and losses begin no further
+/// stages.
 const MAX_STAGES: usize = 1000;
-/// Maximum difference in nanoseconds between the times of the same event in the kernel's two buffers.
+/// Maximum difference in nanoseconds between the times that two buffers of the kernel have for the same
+/// event.
 const SAME: i64 = 100_000;
 /// Maximum number of processes that ran vCPUs.
 const MAX_BOOTS: usize = 1000;
@@ -57,7 +59,7 @@ pub(super) struct Found {
     pub makers: HashMap<u32, (i64, u32)>,
     /// Index of the boot and number of the vCPU, for each thread that runs a vCPU.
     pub vcpus: HashMap<u32, (usize, u32)>,
-    /// For a whole recording that is divided by marks: the threads whose events were recorded.
+    /// Threads whose events were recorded, if the whole recording is divided by marks.
     pub members: Option<HashSet<u32>>,
     /// Thread whose event ended the stage, for each stage of each boot.
     pub enders: Vec<Vec<Option<u32>>>,
@@ -74,8 +76,8 @@ struct Process {
 }
 
 impl Process {
-    /// Returns whether the process was created at the time `ts`, or so shortly before `ts` that the kernel
-    /// cannot have used the number for another process since then.
+    /// Returns whether the process was created at the time `ts` or shortly before. The kernel cannot use a
+    /// number for another process within such a short time.
     fn is_made_at(&self, ts: i64) -> bool {
         self.made.is_some_and(|made| ts - made < SAME)
     }
@@ -116,7 +118,7 @@ struct Open {
     threads: HashSet<u32>,
     /// Processes and numbers of vCPUs.
     numbers: HashSet<(u32, u32)>,
-    /// Threads of vCPUs that have run the guest's kernel.
+    /// Threads whose vCPUs have run the guest's kernel.
     in_kernel: HashSet<u32>,
     /// Thread of the vCPU that was the last to enter guest mode.
     last_vcpu: Option<u32>,
@@ -145,7 +147,7 @@ struct Pass<'a> {
     has_kvm: bool,
     /// Whether the stage that ends boots has begun.
     has_until: bool,
-    /// For a whole recording that is divided by marks: the threads whose events were recorded.
+    /// Threads whose events were recorded, if the whole recording is divided by marks.
     members: Option<HashSet<u32>>,
     /// Whether events were lost before the first mark of a whole recording.
     has_lost_before: bool,
@@ -193,8 +195,8 @@ fn read<'a>(
         match entry? {
             EntryRef::Event(event) => {
                 let trace = event.kernel_trace();
-                // The buffers with the events of all threads have numbers after the numbers of all traces, in
-                // the order of the traces.
+                // A number from `traces.len()` on stands for a trace's buffer with the events of all threads.
+                // These buffers are in the order of the traces.
                 let of = trace.map(|trace| (&traces[trace % traces.len()], trace < traces.len()));
                 match of {
                     Some((of, _)) if of.is_of_guest() => {}
@@ -368,7 +370,7 @@ impl Pass<'_> {
         members.extend(thread.map(|thread| thread.tid));
     }
 
-    /// Begins the stage of each mark of the user that the event fits.
+    /// Begins a stage for each of the user's marks that the event fits.
     fn mark(&mut self, event: &EventRef<'_>, tid: Option<u32>) {
         for mark in &self.options.marks {
             if !mark.fits(event) {
@@ -398,7 +400,7 @@ impl Pass<'_> {
         self.makers.insert(child, (event.ts_ns, by));
         self.vcpus.remove(&child);
         self.ended.remove(&child);
-        // The kernel's filter adds the threads that its own threads start.
+        // If a thread in the kernel's filter starts a thread, the kernel adds the new thread to the filter.
         if let Some(members) = self.members.as_mut().filter(|members| members.contains(&by)) {
             members.insert(child);
         }
@@ -547,8 +549,8 @@ impl Pass<'_> {
         if open.boot.has_end || open.seen.len() >= MAX_STAGES || !open.seen.insert(name.into()) {
             return;
         }
-        // If an exit has not ended, its time is divided between both stages. Only the first stage counts the
-        // exit.
+        // The time of an exit that has not ended is divided between the old stage and the new stage. Only the
+        // old stage counts the exit.
         for vcpu in self.vcpus.values_mut().filter(|vcpu| vcpu.boot == boot) {
             if let Some(exit) = &mut vcpu.exit {
                 open.count(exit, ts);
@@ -574,7 +576,8 @@ impl Pass<'_> {
         }
     }
 
-    /// Notes that events were lost. The stage counts as unknown until all CPUs have events again.
+    /// Notes that events were lost. From the loss until all CPUs have events again, the stage counts as
+    /// unknown.
     fn lose(&mut self, ts: i64, cpu: (usize, u32)) {
         // The kernel overwrites the oldest events, and reports the loss with the CPU's next event. So the
         // loss may have begun right after the CPU's last event.

@@ -62,7 +62,7 @@ pub struct Options {
 pub struct Boots {
     /// One boot for each process that ran vCPUs, in the order in which the boots begin.
     pub boots: Vec<Boot>,
-    /// Faults that did not prevent the reading of inputs, and facts that could not be known.
+    /// Faults of inputs that could be read in spite of these faults, and facts that could not be known.
     pub warnings: Vec<Warning>,
 }
 
@@ -112,8 +112,8 @@ pub struct Stage {
     /// time come first. If an exit lasts into a later stage, its time is divided between both stages, and
     /// only the first stage counts the exit.
     pub exits: Vec<Exit>,
-    /// Time in the stage of each thread of the VMM's processes. The thread with the most time on a CPU comes
-    /// first.
+    /// Threads of the VMM's processes, each with its time in the stage. The thread with the most time on a
+    /// CPU comes first.
     pub threads: Vec<Thread>,
     /// Critical path of the thread whose event ended the stage. While a thread on the path was blocked, the
     /// path follows the thread that woke the blocked thread. The longest step comes first. The lengths of the
@@ -126,7 +126,7 @@ pub struct Stage {
 #[non_exhaustive]
 pub struct Exit {
     /// Port, address or MSR that the exits touched, as in `pio write 0x70`, `mmio read 0xfee00020`, `msr
-    /// write 0x10`. If the exits touched none of these, KVM's reason for the exits, as in `hlt`.
+    /// write 0x10`. If the exits touched no port, address or MSR: KVM's reason for the exits, as in `hlt`.
     pub what: String,
     /// Number of exits.
     pub count: u64,

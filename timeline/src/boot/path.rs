@@ -7,7 +7,7 @@ use crate::regions::Part;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-/// Maximum number of threads in a chain in which each thread woke the next.
+/// Maximum number of steps from a thread to the thread that woke or created this thread.
 const MAX_DEPTH: usize = 64;
 
 /// An interval of a thread.

@@ -128,7 +128,7 @@ pub(super) fn divide(
     let of_boots = known.into_iter().filter(|tid| found.boot_of(*tid).is_some());
     let vcpu = |tid: u32| found.vcpus.get(&tid).map(|(_, number)| *number);
     let threads = of_boots.map(|tid| (tid, vcpu(tid))).collect();
-    // This name fits no region, because only the intervals are needed.
+    // The empty name selects no region, because only the intervals are needed.
     let select = Select::Names(vec![String::new()]);
     let options = Options { select, threads, ..Options::default() };
     let regions = recording.regions(&options, &mut all)?;

@@ -25,8 +25,9 @@ impl ClockMap {
         ends
     }
 
-    /// Returns whether this map, which was made from the constraints of several clients, satisfies the limits
-    /// that the constraints of one client allow. `steep` holds the ends of the map's steep parts.
+    /// Returns whether this map, which was made from the constraints of several clients, lies within the
+    /// limits that follow from the constraints of one client. `steep` holds the ends of the map's steep
+    /// parts.
     ///
     /// The map is compared only at the client's readings and at the ends of the steep parts. At other times
     /// the limits of the rate hold, so no comparison is needed there. So the readings of other clients add no

@@ -13,8 +13,8 @@ pub(crate) struct GuestTime {
     pub clock: u32,
     x: i64,
     rates: Rates,
-    /// Two counts of the readings of the map right after which the clock may have jumped. The second count
-    /// includes all readings before this reading. The first count leaves out the last of these readings.
+    /// Numbers of readings of the map right after which the clock may have jumped. The second number counts
+    /// all readings of the map up to this reading. The first number leaves out the last of these readings.
     jumps: (u32, u32),
 }
 
@@ -33,8 +33,8 @@ impl GuestTime {
         (high < NONE).then_some((low.max(0), high))
     }
 
-    /// Returns the reading with rates that include the rates of both readings, and with the jumps of both
-    /// readings.
+    /// Returns the reading with rates that include the rates of both readings. The numbers of jumps are
+    /// added.
     pub fn or(self, other: GuestTime) -> GuestTime {
         GuestTime {
             rates: self.rates.or(other.rates),
@@ -54,7 +54,7 @@ pub(crate) struct GuestReading<'a> {
     /// Number of the clock.
     pub clock: u32,
     pub ticks: u64,
-    /// Map of the client's own readings, and another map if the time may also follow that map.
+    /// Map of the client's own readings, and a second map if the time may also follow the second map.
     pub maps: (&'a ClockMap, Option<&'a ClockMap>),
     /// Index near which the lookup in a map begins.
     pub hint: usize,

@@ -37,8 +37,8 @@ pub(crate) struct Line {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lines {
     all: Arc<[Line]>,
-    /// True if the client's own reference points do not prove that the client reads this TSC. The bounds then
-    /// do not rely on KVM's line.
+    /// True if the client's own reference points do not prove that the client reads this TSC. If true, the
+    /// bounds do not rely on KVM's lines.
     is_unproven: bool,
 }
 
@@ -172,7 +172,7 @@ impl Line {
     /// comes from rounding alone.
     pub fn step(&self) -> u64 {
         let tick = 1_000_000_000 * FRACTION as u128 / u128::from(self.counter.frequency());
-        // Number of host ticks after the first one that give the same guest tick.
+        // Number of further host ticks that give the same guest tick as the first host tick.
         let ticks = match self.tsc.multiplier {
             1 if self.tsc.shift == 0 => 0,
             multiplier => (1u128 << self.tsc.shift) / u128::from(multiplier) + 1,
@@ -210,8 +210,8 @@ impl Line {
         Rates { min: rate(more), max: rate(multiplier) }
     }
 
-    /// Compares the line with the constraints of a clock's map. If the line is from KVM, only constraints at
-    /// times at which the line held count.
+    /// Compares the line with the constraints of a clock's map. If the line is from KVM, a constraint counts
+    /// only if the line held at the constraint's time.
     pub fn compare(&self, limits: &Limits, map: &ClockMap) -> Agreement {
         let held = |point: &Point| self.of_kvm.is_none() || self.holds(self.at(point.x));
         let within = |points: &[Point]| points.iter().copied().filter(held).collect();
@@ -297,7 +297,7 @@ mod tests {
     fn a_contradiction_is_named_with_its_size() {
         let line = line(GuestTsc::unscaled(0), HOST);
         let point = |x: i64, ns: i64| Point { x, y: ns * FRACTION };
-        // The host saw the point at tick 3,000 earlier than the line allows, by 400 ns.
+        // The host saw the point at tick 3,000 at a time that is 400 ns earlier than the line allows.
         let limits = Limits {
             not_after: vec![point(1_000, 1_500), point(2_000, 2_100), point(3_000, 2_600)],
             not_before: vec![point(1_700, 1_500)],

@@ -38,7 +38,7 @@
 //!
 //! - The rate stays within 1,000 ppm of the declared rate, unless the declared rate is only assumed
 //!   ([`Declared`]). If the constraints contradict the declared rate, the mean rate from the first to the
-//!   last constraint is tried. If the mean rate needs at least two jumps less than the declared rate, the
+//!   last constraint is tried. If the mean rate needs at least two jumps fewer than the declared rate, the
 //!   rate is assumed to stay within 1,000 ppm of the mean rate. If both rates are within one per cent, the
 //!   bound holds for both rates, because a clock that runs at the declared rate and is stopped now and then
 //!   could give the same constraints. Before the first and after the last reading, no constraint checks the
@@ -172,7 +172,7 @@ pub struct Bounds {
 /// A map from guest ticks to host time that never goes backwards.
 #[derive(Clone, Debug)]
 pub struct ClockMap {
-    /// Readings in order of guest time. There is at least one.
+    /// Readings in order of guest time. There is at least one reading.
     knots: Vec<Knot>,
     rates: Rates,
     /// Rate before the first and after the last reading.
@@ -283,7 +283,7 @@ impl ClockMap {
     }
 
     /// Makes the map under these limits of the rate. If there are narrower limits `guess`, the map takes its
-    /// times from the map under `guess`, except for times that `rates` do not allow.
+    /// times from the map under `guess`, as far as `rates` allow these times.
     fn through(
         readings: &[Reading],
         windows: &[Span],
@@ -314,8 +314,8 @@ impl ClockMap {
             }
             around_jumps.extend(found.map(|found| found.range()));
         });
-        // The loop is short, because the ranges of one sweep overlap only within the sweep's first `ENDS`
-        // readings.
+        // All turns together are few, because the ranges of one sweep overlap only within the sweep's first
+        // `ENDS` readings.
         for (from, to) in around_jumps {
             let first = knots.partition_point(|k| k.x < from);
             let inside = knots.iter_mut().skip(first).take_while(|k| k.x < to);
@@ -331,8 +331,8 @@ impl ClockMap {
         for (at, (knot, window)) in knots.iter_mut().zip(windows).enumerate() {
             let Span { low, high } = knot.forward.both(knot.backward);
             let guess = guessed.as_ref().and_then(|map| Some(map.knots.get(at)?.y));
-            // Near a jump, the two sweeps may contradict each other. The value is then in the middle between
-            // both limits.
+            // Near a jump, the limits of the two sweeps may contradict each other. The map then goes through
+            // the middle between both limits.
             let middle = match (low, high) {
                 (low, high) if guess.is_some_and(|guess| (low..=high).contains(&guess)) => {
                     guess.unwrap_or(low)
@@ -341,8 +341,8 @@ impl ClockMap {
                 (low, high) if low == -NONE => high,
                 (low, high) => ((i128::from(low) + i128::from(high)) >> 1) as i64,
             };
-            // The limits of the windows never decrease from reading to reading, so a value that is raised to
-            // `last` violates no limit.
+            // The limits in `windows` never decrease from reading to reading, so a time that is raised to
+            // `last`, the time of the reading before, violates no limit.
             knot.y = middle.clamp(window.low, window.high).max(last);
             last = knot.y;
             // The width of the wider sweep counts, because a jump that is not found narrows the limits of one
@@ -372,7 +372,7 @@ impl ClockMap {
 
     /// Maps a reading of the guest's clock to host time. The bound is not computed, because its computation
     /// takes longer. `hint` is the place at which the last reading was found. Any value gives the right
-    /// result, but a value near this reading makes the lookup faster.
+    /// result, but a value near the place of the new reading makes the lookup faster.
     pub fn host_from(&self, hint: &mut usize, guest: u64) -> i64 {
         let x = clamped(guest);
         self.value(self.find(hint, x), x)

@@ -48,12 +48,12 @@ impl Limits {
 
 impl ClockMap {
     /// Makes a narrower map from `certain`, the constraints of this map, and from the constraints of `more`
-    /// that contradict neither `certain` nor each other. A constraint of `more` that contradicts a constraint
-    /// is removed from `more`, so both go if two constraints of `more` contradict each other. If more than
-    /// one constraint in [`MAX_WRONG`] is removed, all constraints of `more` are removed and the result is
-    /// `None`.
+    /// that contradict neither `certain` nor each other. A constraint of `more` that contradicts any other
+    /// constraint is removed from `more`. If two constraints of `more` contradict each other, both are
+    /// removed. If more than one constraint in [`MAX_WRONG`] is removed, all constraints of `more` are
+    /// removed and the result is `None`.
     ///
-    /// The narrower map keeps this map's room for jumps.
+    /// The narrower map's bounds leave room for jumps of the same size as this map's bounds.
     pub(crate) fn narrowed(
         &self,
         declared: Declared,
@@ -100,7 +100,7 @@ impl ClockMap {
         map.map(|map| map.with_width(self.width))
     }
 
-    /// Returns the map with bounds that have room for jumps of this size.
+    /// Returns the map with bounds that leave room for jumps of the size `width`.
     pub(crate) fn with_width(mut self, width: Option<u64>) -> ClockMap {
         self.width = width;
         if let Some(otherwise) = &mut self.otherwise {

@@ -47,7 +47,7 @@ impl Distances {
     }
 }
 
-/// Returns for each reading the point whose host time has the least `order`.
+/// Returns for each reading the point for which `order` of the host time is least.
 fn closest(points: &[Point], order: impl Fn(i64) -> i64) -> Vec<Point> {
     let mut points = points.to_vec();
     // The list has the constraints of reference points in order, then the constraints of the kernel in order.

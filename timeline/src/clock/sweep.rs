@@ -5,7 +5,7 @@
 //!
 //! All arithmetic is in integers, rounded outwards, so that rounding never makes a limit tighter.
 
-/// Largest absolute coordinate. The product of a difference and a rate then fits an `i128`.
+/// Largest absolute coordinate. With this limit, the product of a difference and a rate fits an `i128`.
 pub const LIMIT: i64 = 1 << 62;
 
 /// Value of a missing upper limit. The negated value stands for a missing lower limit.
@@ -290,8 +290,8 @@ impl State {
 /// Sweeps to the right over all readings. Calls `each` for each reading, with the limits and the
 /// contradiction at this reading.
 ///
-/// Before the sweep, the first `ends` readings are passed from right to left. The sweep begins with the
-/// limits that these readings give for the first reading.
+/// Before the sweep, a short sweep goes from right to left over the first `ends` readings. The sweep begins
+/// with the limits that these readings give for the first reading.
 pub(super) fn forward(
     readings: &[Reading],
     rates: Rates,

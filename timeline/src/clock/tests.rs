@@ -172,7 +172,7 @@ fn known_clock() -> impl Strategy<Value = Known> {
         prop_oneof![Just(1_000_000u64), Just(24_000_000), Just(1_000_000_000), Just(2_599_998_000)],
         -900i128..900,
         -1_000_000_000_000i64..1_000_000_000_000,
-        // pause before, delay to the host, delay back: nanoseconds
+        // Pause before the point, delay to the host, and delay back, in nanoseconds
         prop::collection::vec((1i64..3_000_000_000, 0i64..30_000, 0i64..60_000), 1..120),
     )
         .prop_map(|(frequency, ppm, start, points)| {
@@ -210,7 +210,7 @@ proptest! {
         assert_never_backwards(&map, known.not_after.iter().map(|c| c.x));
         let end = known.not_before.last().unwrap().x;
         for i in 0..=40 {
-            // The readings include some before the first and after the last point.
+            // Some readings are before the first point, and some are after the last point.
             let x = end / 32 * i;
             let Mapped { host, bound } = map.at(x as u64);
             let truth = known.true_host(x);
@@ -252,7 +252,7 @@ proptest! {
     ) {
         let mut not_after = Vec::new();
         let mut not_before = Vec::new();
-        // guest ticks and host units, exact at every step
+        // True guest ticks and host units after each step
         let (mut g, mut now) = (0i64, 0i64);
         for (ns, ppm, out, back) in steps {
             let ticks = |ns: i64| (i128::from(ns) * i128::from(frequency) / 1_000_000_000) as i64;

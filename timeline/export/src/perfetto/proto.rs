@@ -53,8 +53,8 @@ impl Proto {
         self.0.extend_from_slice(bytes);
     }
 
-    /// Appends a message, which `write` writes. One byte is reserved for the length. If the length needs more
-    /// bytes, the message is moved to make room.
+    /// Appends a message. `write` appends the message's fields. One byte is reserved for the length. If the
+    /// length needs more bytes, the message is moved to make room.
     #[inline]
     pub fn message<T>(&mut self, field: u32, write: impl FnOnce(&mut Proto) -> T) -> T {
         self.tag(field, BYTES);
@@ -73,7 +73,7 @@ impl Proto {
     #[cold]
     fn insert_length(&mut self, at: usize, len: usize) {
         let (mut bytes, mut count, mut left) = ([0; 10], 0, len as u64);
-        // The loop takes ten turns at most.
+        // The loop runs ten times at most, because each turn takes 7 of 64 bits.
         while left >= 0x80 {
             bytes[count] = left as u8 | 0x80;
             count += 1;
@@ -95,7 +95,7 @@ impl Proto {
 
     #[inline]
     fn varint(&mut self, mut value: u64) {
-        // The loop takes ten turns at most.
+        // The loop runs ten times at most, because each turn takes 7 of 64 bits.
         while value >= 0x80 {
             self.0.push(value as u8 | 0x80);
             value >>= 7;

@@ -211,8 +211,7 @@ enum RegionTrack {
     Thread(u32),
     /// The region is on a client.
     Client(u32),
-    /// The region may begin on one client and end on another one. The number is the number of the region's
-    /// group.
+    /// The region may begin on one client and end on another one. The number stands for the region's group.
     Any(u16),
 }
 
@@ -333,8 +332,8 @@ impl Lanes {
     ) -> Result<u64> {
         self.nested = (machine, parent);
         let (begin, end, depth) = (sample.begin_ns, sample.end_ns(), sample.depth());
-        // A region that ends at the time at which the new region begins is around the new region only if the
-        // new region also ends at this time and is deeper.
+        // An open region that ends when the new region begins stays open only if the new region also ends at
+        // this time and is deeper.
         self.close(writer, |around, of| {
             around < begin || around == begin && (end > begin || of >= depth)
         })?;
@@ -367,8 +366,8 @@ impl Lanes {
         Ok(track)
     }
 
-    /// Ends open regions, the innermost first, until `has_ended` is false for the end and the depth of a
-    /// region.
+    /// Ends open regions, the innermost first, as long as `has_ended` returns true for a region's end and
+    /// depth.
     fn close(
         &mut self,
         writer: &mut Writer<'_, '_>,

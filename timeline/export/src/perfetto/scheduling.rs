@@ -13,9 +13,9 @@ use hypertrace_timeline::KernelTrace;
 use hypertrace_timeline::regions::{Scheduled, Scheduling, SchedulingStep as Step, Task};
 use std::collections::{BTreeMap, HashMap};
 
-/// Maximum number of steps, over all CPUs, that wait for a packet.
+/// Maximum number of steps of all CPUs that wait to be written in a packet.
 const MAX: usize = 1 << 15;
-/// Number of steps from which a CPU's steps are written as a packet.
+/// Number of waiting steps of a CPU at which the steps are written in a packet.
 const OF_PACKET: usize = 1 << 10;
 /// Maximum number of threads whose last states are remembered.
 const MAX_THREADS: usize = 1 << 16;

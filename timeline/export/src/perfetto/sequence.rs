@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Sequences of packets: state that is written once, and that later packets need.
+//! Sequences of packets. A sequence has state that is written once and that later packets need.
 
 use super::fields::{PACKET, clock, event, packet, track};
 use super::intern::Interned;
@@ -24,7 +24,7 @@ impl<'a> Output<'a> {
         Output { out, bytes: Proto::default(), packets: 0, written: 0 }
     }
 
-    /// Appends a packet, which `write` writes.
+    /// Appends a packet. `write` appends the packet's fields.
     #[inline]
     pub fn packet<T>(&mut self, write: impl FnOnce(&mut Proto) -> T) -> Result<T> {
         let result = self.bytes.message(PACKET, write);
@@ -70,7 +70,8 @@ impl TraceClock {
         at.and_then(|at| at.try_into().ok())
     }
 
-    /// Writes a snapshot, with an incremental clock of the sequence at the same time.
+    /// Writes a snapshot of the clocks at the time `at`. If `is_incremental` is true, the snapshot includes
+    /// the sequence's own incremental clock.
     pub fn write_snapshot(&self, packet: &mut Proto, at: u64, is_incremental: bool) {
         let write = |id: u64, time: u64, is_incremental: bool, packet: &mut Proto| {
             packet.message(clock::CLOCKS, |of| {

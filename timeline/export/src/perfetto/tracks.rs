@@ -10,7 +10,8 @@ use crate::Result;
 use std::collections::HashMap;
 
 /// Maximum number of tracks that are remembered. If there are more tracks, all are forgotten, and each track
-/// is described again at its next event. Viewers merge both descriptions of a thread.
+/// is described again at its next event. If a thread's track is described twice, viewers merge both
+/// descriptions.
 const MAX: usize = 1 << 16;
 /// Maximum size of a track's name in bytes.
 const MAX_NAME: usize = 256;

@@ -30,7 +30,7 @@ pub fn beside(
     }
     add_modules(&mut directory, source.modules)?;
     for (name, symbols) in trace.modules() {
-        // Given names take precedence.
+        // Modules that the caller gave take precedence over the trace's own modules.
         if !source.modules.iter().any(|given| overlap(&given.symbols, symbols)) {
             directory.add_module(name, symbols)?;
         }
@@ -47,7 +47,7 @@ pub fn beside(
     let mut time = 0;
     let needs = Needs::default().without_functions();
     warnings.extend(source.recording.read(&needs, &mut |entry: &EntryRef<'_>| {
-        // Losses at unknown times come last, and get the time of the last entry before them.
+        // Losses at unknown times come last. Such a loss gets the time of the last entry before the loss.
         time = entry.ts_ns().map_or(time, |unix_ns| functions.time_at(unix_ns));
         if let Some(text) = (source.text)(entry) {
             events.write(time, &text)?;

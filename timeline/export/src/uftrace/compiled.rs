@@ -23,8 +23,8 @@ const FIRST_NUMBER: u32 = 1_000_000_000;
 /// Writes the functions of sessions into a new or empty directory. Each thread has a track, and the thread's
 /// other events stand among the functions on this track. Times count from the first session's start, or from
 /// the first event if the first event is earlier. The directory gets an anchor: the reading of the host's
-/// counter at time 0, by the counter of the first session with functions. Returns the faults of inputs that
-/// could be read in spite of these faults.
+/// counter at time 0. The first session with functions describes this counter. Returns the faults of inputs
+/// that could be read in spite of these faults.
 ///
 /// # Errors
 /// If no session has functions, an input is damaged, or the directory cannot be written.
@@ -86,7 +86,8 @@ struct Times {
 }
 
 impl Times {
-    /// Makes a converter of Unix times to times in ticks of the host's counter since a Unix time.
+    /// Makes a converter from Unix times to times of the directory: ticks of the host's counter since
+    /// `start_unix_ns`.
     fn new(counter: HostCounter, start_unix_ns: i64) -> Times {
         let anchor = Anchor {
             boot_id: counter.boot_id().map(uuid::text),

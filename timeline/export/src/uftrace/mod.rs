@@ -41,7 +41,7 @@ fn overlap(a: &Symbols, b: &Symbols) -> bool {
 /// Inputs of an export.
 #[derive(Clone, Copy)]
 pub struct Source<'a> {
-    /// Inputs that were given to read.
+    /// The recording that is exported.
     pub recording: &'a Recording,
     /// Names of functions.
     pub modules: &'a [Module],

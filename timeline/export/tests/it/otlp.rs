@@ -41,7 +41,8 @@ const EVENTS: &str = r#"[
 const CALLER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
 const REQUEST: &str = "00-11111111111111111111111111111111-2222222222222222-01";
 
-/// Makes a session of a program: `outer` around `inner` and two requests, then another holder of the client.
+/// Makes a session of a program: the region `outer` contains the region `inner` and two requests, and then
+/// another thread holds the client.
 fn session(parent: Option<&str>) -> Made {
     let first = Packet::new(1, 0, 0)
         .lease(1_000, 7, "server/worker\x1b")
@@ -279,7 +280,8 @@ fn a_span_of_tracing_is_in_no_span_of_another_process() {
         .event_str(2_200, begin, &[2, 1], b"app")
         .event(2_300, end, &[2, 1])
         .event(2_400, end, &[1, 1]);
-    // At times in between, another process uses the same span number as the first process.
+    // Another process uses the same span number as the first process, at times between the first process's
+    // events.
     let other = Packet::new(1, 1, 0)
         .with64(80, 8)
         .event_str(1_000, 1, &[8, 51, 52, 0], b"other")
@@ -339,7 +341,7 @@ fn polls_of_a_span_are_no_events_of_a_span_of_another_process() {
         )
     };
     let own = span(Packet::new(1, 0, 0).lease(1_000, 7, "a"), 2_000, 2);
-    // The same number is that of a later span of the process, too.
+    // A later span of the same process has the same number too.
     let own = span(own, 5_000, 4);
     let other = Packet::new(1, 1, 0).with64(80, 8).event_str(1_000, 1, &[8, 51, 52, 0], b"other");
     let made = Made::of_programs(EVENTS)

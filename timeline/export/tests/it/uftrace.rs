@@ -26,7 +26,7 @@ fn module(folder: &Path, is_in_file: bool) -> Module {
     Module { name: "program".into(), symbols, is_in_file }
 }
 
-/// Returns the name of an event as its text.
+/// Returns the text of an entry: the name of an event, or the number of lost events.
 fn text(entry: &EntryRef<'_>) -> Option<String> {
     match entry {
         EntryRef::Event(event) if event.kind == EventKind::Lease => None,
@@ -292,7 +292,7 @@ fn the_place_of_a_program_is_that_of_its_own_event() {
         .lease(100, 7, "main")
         .event_str(150, MODULE, &[moved, moved, moved + 0x50_0000], b"/usr/bin/program")
         .event_str(160, MODULE, &[1, 1, 2], b"/lib/libc.so")
-        // Another process has a different place for the same file. The first event decides.
+        // Another process has the same file at a different place. The first event says which place counts.
         .event_str(170, MODULE, &[2 * moved, 1, 2], b"/usr/bin/program")
         .event(200, ENTRY, &[MAIN + moved])
         .event(300, EXIT, &[MAIN + moved]);
