@@ -164,7 +164,7 @@ enum Literal {
     Bool(bool),
 }
 
-/// An operator or parenthesis whose right side is not parsed yet.
+/// An operator that waits for its right side, or a parenthesis that is not closed yet.
 #[derive(Clone, Copy, Debug)]
 enum Waiting {
     /// A parenthesis, and its place in the text in bytes.

@@ -20,7 +20,8 @@ use std::time::Duration;
 
 /// Maximum size of the packets that a round reads from all files together, in bytes.
 const ROUND_BYTES: u64 = 4 << 20;
-/// Size in bytes that a round may always read from each file.
+/// Number of bytes that a round may read from each file, even if all files together then exceed
+/// [`ROUND_BYTES`].
 const FILE_BYTES: u64 = 64 << 10;
 /// Maximum number of times that a round is tried. A round that finds damage is repeated, because the writer
 /// may have shortened a file during the round.
@@ -31,9 +32,9 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// A reader of a session that is being written, in rounds.
 ///
 /// The reader computes the times of a guest's own clock from the writer's estimate in `session.json`, so
-/// these times have no bound. A source has the last name that the reader has read. Entries can come before
-/// this name is known, because the host may record the first points of a thread before the reader gets the
-/// thread's name. Memory depends on the number of files, not on the files' sizes.
+/// these times have no bound. An entry has the last name of its source that the reader has read. An entry can
+/// come before the reader has this name, because the host may record the first points of a thread before the
+/// reader gets the thread's name. Memory depends on the number of files, not on the files' sizes.
 #[derive(Debug)]
 pub struct Follow {
     dir: PathBuf,
@@ -64,8 +65,8 @@ pub struct Round {
     /// Whether the session had ended before the round. If the session had ended and the round found no new
     /// packets, no more packets come.
     pub is_finished: bool,
-    /// `None` if the round has read all packets. If files hold further packets, the Unix time in nanoseconds
-    /// up to which the round has read all these files.
+    /// Unix time in nanoseconds up to which the round has read all files that hold further packets. `None` if
+    /// the round has read all packets.
     pub more_after: Option<i64>,
 }
 
@@ -181,8 +182,8 @@ impl Follow {
             if ahead.contains(&(segment.first.domain, segment.first.client)) {
                 continue;
             }
-            // A file without new packets still gets a new cursor. The last scan may have ended at the file's
-            // last packet, but did not know that no packet follows.
+            // A file without new packets still gets a new cursor: the last scan may have ended at the file's
+            // last packet without knowing that no packet follows.
             if segment.has_news() || file.is_none_or(|file| file.cursor.has_more) {
                 cursors.insert(path, cursor);
                 segments.push(segment);

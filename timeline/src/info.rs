@@ -89,13 +89,13 @@ pub struct Session {
     pub guest_kernels: Vec<KernelStat>,
     /// Why the events of the host's kernel are not used.
     pub kernel_error: Option<String>,
-    /// Numbers of times in the trace of the host's kernel that limit guests' clocks.
+    /// Numbers of limits on guests' clocks from the trace of the host's kernel.
     pub kernel_limits: Option<Limits>,
     /// Faults of the kernels' traces that could be read in spite of these faults.
     #[serde(skip)]
     pub warnings: Vec<Warning>,
-    /// Why the events of guests' kernels could not be counted. The guest determines the contents of such a
-    /// file, so a fault is no error of the session.
+    /// Why the events of guests' kernels could not be counted. The guest determines the contents of its
+    /// kernel's recording, so a fault in the recording is no error of the session.
     #[serde(skip)]
     pub not_counted: Vec<Error>,
 }
@@ -265,13 +265,13 @@ pub struct Worst {
     pub is_upper: bool,
 }
 
-/// Room in both directions.
+/// Times by which a TSC could be shifted without a contradiction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 pub struct Room {
-    /// Room to an earlier time.
+    /// Time by which the TSC could be shifted to earlier times.
     pub earlier: Option<u64>,
-    /// Room to a later time.
+    /// Time by which the TSC could be shifted to later times.
     pub later: Option<u64>,
 }
 

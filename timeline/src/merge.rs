@@ -27,7 +27,7 @@ pub(crate) struct Timeline<'a> {
     taken: bool,
 }
 
-/// Sort key of an input's next entry. Earlier fields decide first.
+/// Sort key of an input's next entry. Keys are compared by their fields, in the order of the fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     time: Time,
@@ -67,8 +67,8 @@ impl<'a> Timeline<'a> {
     }
 
     /// Returns the next event, or the next place where events were lost. The numbers of losses at all places
-    /// of a stream add up exactly. A place is known only to the packet: the events may have been lost up to a
-    /// ring's content away from the place. Losses at an unknown place come last.
+    /// of a stream add up exactly. A place is only as exact as a packet: the events may have been lost up to
+    /// a ring's content away from the place. Losses at an unknown place come last.
     ///
     /// # Errors
     /// If an input is damaged. The events before the damage come before the error, and nothing follows the

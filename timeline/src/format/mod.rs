@@ -75,8 +75,8 @@ struct Field {
     shape: Shape,
     /// Expressions for the names of the field's values.
     names: Vec<Expr>,
-    /// Name of an extra field that follows this field and shows the name of the value. Present only if the
-    /// name does not determine the whole number.
+    /// Name of an extra field that follows this field and shows the name of the value. `None` if the name
+    /// determines the whole number.
     label: Option<Arc<str>>,
 }
 

@@ -4,10 +4,10 @@
 //!
 //! A `print fmt` has the arguments of a `printf` in C: a format string, and arguments such as `REC->len` or
 //! `(REC->isa == 1) ? __print_symbolic(REC->reason & 0xffff, { 0, "NMI" }, ..) : ..`. An argument with
-//! `__print_symbolic` or `__print_flags` gives names to the values of a field: of the first field in the
-//! first argument of `__print_symbolic` or `__print_flags`. The reader evaluates such an argument for each
-//! event. If an argument has an unknown part (a function, the size of a type, or a constant that the kernel
-//! did not replace by a number), the argument gives no names, and the field is shown as a number.
+//! `__print_symbolic` or `__print_flags` gives names to the values of a field. This field is the first field
+//! in the first argument of `__print_symbolic` or `__print_flags`. The reader evaluates such an argument for
+//! each event. If an argument has an unknown part (a function, the size of a type, or a constant that the
+//! kernel did not replace by a number), the argument gives no names, and the field is shown as a number.
 //!
 //! A name may determine the whole number of its field or only some bits: `__print_symbolic(REC->data >> 8 &
 //! 7, ..)` determines three bits. [`Named::tells`] holds the bits that can be computed from the names.
@@ -15,7 +15,7 @@
 use crate::value::Part;
 use std::collections::HashSet;
 
-/// Maximum depth of nested parentheses and operators. Linux 6.18 has 14.
+/// Maximum depth of nested parentheses and operators. In Linux 6.18, the depth is at most 14.
 const MAX_DEPTH: u32 = 64;
 /// Maximum number of nodes of an argument. The number of nodes bounds the recursion during the evaluation.
 const MAX_NODES: u32 = 256;
@@ -231,8 +231,8 @@ impl Expr {
         }
     }
 
-    /// Returns whether the expression's number can be below 0 in C. A constant counts as signed, so that the
-    /// other operand decides.
+    /// Returns whether the expression's number can be below 0 in C. A constant counts as signed, so that an
+    /// operation with a constant takes its sign from the other operand.
     fn is_signed(&self) -> bool {
         match self {
             Expr::Field(_, is_signed) => *is_signed,
@@ -525,7 +525,7 @@ impl<'a> Parser<'a> {
     fn binary(&mut self, above: u8, depth: u32) -> Option<Expr> {
         let mut a = self.primary(depth)?;
         loop {
-            // This check is a shortcut, because no operator follows most numbers.
+            // This check saves the search in `OPERATORS`, because most numbers stand before no operator.
             if !b"|&=!<>^+-*/%".contains(&self.next()) {
                 return Some(a);
             }
@@ -753,7 +753,7 @@ impl<'a> Parser<'a> {
                         _ => return None,
                     },
                     b' '..=b'~' => text.push(char::from(*byte)),
-                    // Some kernels write the character itself in place of an escape.
+                    // Some kernels write the newline or the tab itself instead of its escape.
                     b'\n' | b'\t' => text.push(' '),
                     _ => return None,
                 }

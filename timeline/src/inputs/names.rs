@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Names of sources. A client has the name of the thread that holds the client. A thread of the VMM has its
-//! own name, and so has a thread of the host if there is no VMM.
+//! Names of sources. A client has the name of the thread that holds the client. A thread of the VMM has a
+//! name of its own. If there is no VMM, each thread of the host has a name of its own.
 
 use crate::event::Thread;
 use crate::source::Source;
@@ -64,7 +64,7 @@ impl Names {
         self.places.contains_key(&producer)
     }
 
-    /// Returns the place of a source. A stream calls this once, not for each event.
+    /// Returns the place of a source. A stream calls this method once, not for each event.
     pub fn place(&mut self, producer: Producer) -> SourceIndex {
         *self.places.entry(producer).or_insert_with(|| {
             let name = String::new();

@@ -175,8 +175,8 @@ pub struct Account {
     last: Option<i64>,
     /// Event of the next mark.
     pub by: Option<Evidence>,
-    /// Causes of the wait that the next mark ends, each up to a time: see [`Account::ends_wait`]. Empty if
-    /// they are not known.
+    /// Causes of the wait that the next mark ends. Each cause holds up to a time: see [`Account::ends_wait`].
+    /// Empty if the causes are not known.
     pub causes: Vec<(i64, CauseNumber)>,
     /// Time of the mark that began the mode.
     begun: i64,

@@ -36,7 +36,7 @@ const FEW: usize = 8;
 /// agree.
 const REFERENCES: usize = 4;
 
-/// Maps of a session's guest clocks. By default there are none.
+/// Maps of a session's guest clocks. By default, there is no map.
 #[derive(Clone, Debug, Default)]
 pub struct ClockMaps {
     clocks: BTreeMap<u32, Maps>,
@@ -61,14 +61,15 @@ struct Maps {
     alone: BTreeSet<u32>,
     /// Map of a clock without constraints.
     unknown: Arc<ClockMap>,
-    /// Number of constraints from the kernel's trace that are used, and number of those that are left out.
+    /// Number of constraints from the kernel's trace that are used, and number of constraints from this trace
+    /// that are left out.
     of_kernel: (usize, usize),
     tscs: GuestTscs,
     /// Residuals of each client whose own map is used. The key `None` has the residuals of the clients that
     /// agree.
     residuals: BTreeMap<Option<u32>, Residuals>,
-    /// Times that the constraints of any client allow, if the client has enough constraints. The hull is
-    /// computed when it is first needed.
+    /// Times that the constraints of any client allow, if the client has enough constraints. The value is
+    /// computed at its first use.
     together: OnceLock<Option<Arc<Hull>>>,
 }
 
@@ -142,9 +143,9 @@ pub(crate) struct GuestClock {
     map: Arc<ClockMap>,
     /// The clock as KVM or the VMM describes it, if the description is the same for all clients.
     lines: Lines,
-    /// Times that the constraints of the recording's client allow. If no client is given, times that the
-    /// constraints of any client allow, because any client may read another clock. `None` if there are too
-    /// many constraints.
+    /// Times that the constraints of the recording's client allow. If the recording's client is not known,
+    /// times that the constraints of any client allow, because each client may read a clock of its own.
+    /// `None` if there are too many constraints.
     limits: Option<Arc<Hull>>,
     /// Raw ticks at tick 0 of the map.
     base: u64,
@@ -309,7 +310,7 @@ impl ClockMaps {
         }
         let own = match own.filter(|own| own.width().is_some()) {
             // The client has no upper limit or no lower limit of its own. If the other clients disagree, this
-            // client may read the clock of any of them, so it gets no bound.
+            // client may read the same clock as any one of the other clients, so this client gets no bound.
             None => Some(&maps.unknown).filter(|_| !maps.alone.is_empty()),
             own => own,
         };
@@ -508,9 +509,9 @@ impl Maps {
     }
 }
 
-/// Returns the common map of several clients, if all constraints are consistent with one clock. For that, the
-/// common map must not need more jumps than the clients' own maps have in total, and must satisfy the limits
-/// from each client's own constraints.
+/// Returns the common map of several clients, if all constraints are consistent with one clock. The
+/// constraints count as consistent if the common map does not need more jumps than the clients' own maps have
+/// in total, and satisfies the limits from each client's own constraints.
 ///
 /// `is_narrowed` says whether the constraints include constraints from the kernel's trace.
 fn joint(

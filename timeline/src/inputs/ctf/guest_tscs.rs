@@ -82,7 +82,7 @@ pub struct GuestCpu {
     pub threads: Vec<u32>,
 }
 
-/// Returns a placeholder for the TSC, because the JSON has no TSC.
+/// Returns a placeholder for the TSC, because the JSON that tests read has no TSC.
 #[cfg(test)]
 fn no_tsc() -> GuestTsc {
     GuestTsc { offset: 0, multiplier: 1, shift: 0 }

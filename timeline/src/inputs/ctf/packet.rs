@@ -272,8 +272,8 @@ impl Packets {
         self.read_at(&mut bytes, at)?;
         let packet = self.check(bytes, rest).or_else(|damage| {
             // If the session is being written, the kernel may have copied the header while the writer
-            // replaced the header. So the header is read again. If the header is damaged, the second read has
-            // the same bytes.
+            // replaced the header. So the header is read again. If the second read gives the same bytes, the
+            // header is damaged.
             let before = bytes;
             self.read_at(&mut bytes, at)?;
             if bytes == before { Err(damage) } else { self.check(bytes, rest) }

@@ -359,7 +359,7 @@ fn samples(session: &Session, most: usize, found: &mut Found) -> Result<Samples>
                 let sample =
                     Sample { guest, host, next: None, tid, seq: point.seq, reached, resumed };
                 let of = samples.entry((clock, client)).or_default();
-                // The last kept point gets this reading as its next reading, even if this point is left out.
+                // This reading is the next reading of the last kept point, even if the new point is left out.
                 if let Some(last) = of.kept.last_mut()
                     && last.next.is_none()
                 {
@@ -548,7 +548,7 @@ mod tests {
                 let expected = (0..length).step_by(every);
                 assert!(thinned.kept.iter().copied().eq(expected), "{most} of {length}");
                 assert!(thinned.kept.len() <= most);
-                // No smaller distance would fit.
+                // A smaller distance would keep too many elements.
                 assert!(every == 1 || length > most * every / 2, "{most} of {length}");
             }
         }

@@ -279,7 +279,7 @@ fn add_stream_files(dir: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
         Ok(entries) => entries,
         Err(source) if source.kind() == std::io::ErrorKind::NotFound => {
             // The writer creates the folder as `.ctf`, and names it `ctf` when the folder is complete. If the
-            // session ended before that, the session is empty.
+            // session ended before the folder was complete, the session is empty.
             if dir.join(".ctf").is_dir() {
                 return Ok(());
             }
@@ -296,8 +296,8 @@ fn add_stream_files(dir: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
             continue;
         }
         if name == "metadata" {
-            // This reader needs no `metadata`, but checks that it is a regular file. Other readers open the
-            // file, and would wait forever if it were a pipe.
+            // This reader does not read `metadata`, but checks that `metadata` is a regular file, because
+            // other readers open `metadata` and would wait forever at a pipe.
             open_stream(&entry.path())?;
             continue;
         }

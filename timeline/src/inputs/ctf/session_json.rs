@@ -229,8 +229,8 @@ impl SessionJson {
         [dir.to_owned()].into_iter().chain(recovered).collect()
     }
 
-    /// Returns the streams without files. Only the descriptions have the losses of such streams. `has_files`
-    /// gets the UUID of the packets, the domain and the client.
+    /// Returns the streams without files. The losses of such streams stand only in the descriptions.
+    /// `has_files` gets the UUID of the packets, the domain and the client.
     pub(crate) fn without_files<'a>(
         &'a self,
         has_files: &dyn Fn(&[u8; 16], Domain, u32) -> bool,

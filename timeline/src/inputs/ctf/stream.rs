@@ -157,14 +157,14 @@ pub struct Stream {
     pub domain: Domain,
     /// Client, or number of the host ring.
     pub client: u32,
-    /// Files in order. There is at least one.
+    /// Files in order. There is at least one file.
     pub segments: Vec<Segment>,
 }
 
 impl Stream {
     /// Groups segments by their producers, in the order of their contents. The segments with this UUID come
-    /// first, and the segments that were recovered come after them. The numbers in the files' names decide
-    /// only the order of segments that have no contents.
+    /// first, and the recovered segments come last. The numbers in the files' names decide only the order of
+    /// segments that have no contents.
     ///
     /// # Errors
     /// If two segments cover the same part of a ring, because one of the segments must be a copy.
@@ -375,7 +375,7 @@ impl<'a> Records<'a> {
     /// Returns the next record.
     ///
     /// # Errors
-    /// If the file is damaged or cannot be read. The stream ends there.
+    /// If the file is damaged or cannot be read. The stream then ends.
     pub fn read(&mut self) -> Result<Option<Record<'_>>> {
         match self.advance() {
             Ok(last) => {

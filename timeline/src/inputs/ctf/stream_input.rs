@@ -34,7 +34,7 @@ struct StreamInput<'a> {
     records: Records<'a>,
     /// Stream class of the current packets, with the clock of this class.
     clock: Option<(u32, Ticks<'a>)>,
-    /// Time of the next entry. Until that entry is read, the time of the last event.
+    /// Time of the next entry. Before the next entry is read, the time of the last event.
     time: Time,
     /// Time of the record that was read last, until the record is taken. The record's source is determined
     /// when the timeline takes the record.
@@ -73,9 +73,9 @@ enum Within {
 /// Counts of lost events, from the packets of a stream.
 #[derive(Debug, Default)]
 struct PacketLosses {
-    /// Whether lost events are placed before the first event of the packet that counts them. This is the
-    /// place of overwritten events. Dropped events are placed after the packet's last event, because the ring
-    /// was full of the packet's events.
+    /// Whether lost events are placed before the first event of the packet that counts them, because the lost
+    /// events were overwritten. If false, lost events are placed after the packet's last event, because the
+    /// ring was full of the packet's events and dropped further events.
     are_before: bool,
     /// Number of lost events in all packets up to the current packet.
     total: u64,
@@ -417,8 +417,8 @@ impl Ticks<'_> {
     fn is_monotonic(&self) -> bool {
         match self {
             Ticks::Host(_) | Ticks::Estimate(_) => true,
-            // There may be several lines if KVM gave the vCPU another offset. A later reading can then have
-            // an earlier time.
+            // If KVM gave the vCPU another offset, there are several lines, and a later reading can have an
+            // earlier time.
             Ticks::Guest(map) => map.lines() <= 1,
         }
     }
@@ -449,7 +449,8 @@ fn lost(source: Arc<Source>, events: u64, causes: Losses) -> Lost {
     Lost { ts_ns: None, source, cpu: None, thread: None, trace: 0, events, causes }
 }
 
-/// Returns the clock of a stream class's packets. A session that could be opened describes all these clocks.
+/// Returns the clock of a stream class's packets. A session that could be opened describes the clocks of all
+/// its stream classes.
 fn ticks<'a>(
     session: &'a Session,
     maps: &ClockMaps,

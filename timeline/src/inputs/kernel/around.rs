@@ -203,7 +203,7 @@ enum KernelEvent {
     },
     Entry,
     Exit,
-    /// An emulation, which also shows that the guest ran before it.
+    /// An emulation, which also shows that the guest ran before the emulation.
     Emulation,
     /// A switch, at which the thread loses its CPU.
     Switch,
@@ -247,7 +247,8 @@ impl<'a> Around<'a> {
         });
         let mut inputs = Vec::from_iter(inputs);
         let mut heap = BinaryHeap::new();
-        // The kinds are found by the addresses of the formats, which is fast, and there are few formats.
+        // A lookup by the address of an event's format is fast, and the table is small because there are few
+        // formats.
         let mut kinds: HashMap<usize, KernelEvent> = HashMap::new();
         for (number, of) in inputs.iter_mut().enumerate() {
             if self.advance(of, -LIMIT, origin)? {
@@ -372,10 +373,10 @@ impl Served<'_> {
     fn pass(&mut self, time: i64, margin: i64) {
         while let Some(sample) = self.samples.get_mut(self.passed).filter(|s| s.host <= time) {
             let stored = self.stored.take().filter(|(_, value)| *value as u32 == sample.seq);
-            // If the point has no store, the next events may belong to another point.
+            // If no store of the point was found, the next events may belong to another point.
             self.is_out = stored.is_some();
             if let Some((at, _)) = stored {
-                // If another trace has already set `reached`, the value is replaced.
+                // If another trace has already set `reached`, the new value replaces the old value.
                 sample.reached = Some(later(at, margin).min(sample.host));
             }
             self.passed += 1;

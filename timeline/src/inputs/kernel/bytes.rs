@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A reader of the parts of a file. Its errors name the place of the wrong bytes.
+//! A reader of the parts of a file. The reader's errors name the place of the wrong bytes.
 
 use crate::error::{Error, Result};
 use crate::value::number;

@@ -60,7 +60,7 @@ pub(crate) struct CpuInput<'a> {
     /// Source of events that the CPU lost.
     lost: Option<Arc<Source>>,
     faults: Faults,
-    /// Time of the last event in a page that has no fault that makes the time doubtful.
+    /// Time of the last event in the last page that has no fault that makes the page's times doubtful.
     sound: Option<Time>,
     /// Whether the current page has a fault that only damage explains. Every fault counts, except a cut file
     /// or a format that cannot be read. `is_damaged` says whether the last page had such a fault.
@@ -180,8 +180,8 @@ impl<'a> CpuInput<'a> {
         self.has_uncounted |= missed == Some(0);
     }
 
-    /// The first call returns the number of lost events before the event that was read last. If the kernel
-    /// did not count all lost events, the next call returns 0. If no events were lost, returns `None`.
+    /// Successive calls return the number of lost events before the last event, if the kernel counted any;
+    /// then 0, if the kernel did not count all lost events; and then `None`.
     pub fn take_missed(&mut self) -> Option<u64> {
         match std::mem::take(&mut self.missed) {
             0 => std::mem::take(&mut self.has_uncounted).then_some(0),

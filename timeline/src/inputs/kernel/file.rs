@@ -30,8 +30,9 @@ use std::sync::Arc;
 const VERSION: &str = "the version 6 or 7";
 /// Size in bytes that is enough for the part before the first section of version 7.
 const BEGIN: u64 = 64;
-/// Sizes in bytes of the part of a file of version 6 that is read. A larger part is read only if the smaller
-/// part is not enough. The first size is enough for most files, and [`MAX`] is enough for all files.
+/// Sizes in bytes of the first part of a file of version 6, in the order in which the reader tries the sizes.
+/// A larger part is read only if the smaller part is not enough. The first size is enough for most files, and
+/// [`MAX`] is enough for all files.
 const TRIES: [u64; 3] = [1 << 20, 8 << 20, MAX];
 /// Maximum number of sections of options. trace-cmd writes one or two.
 const MAX_SECTIONS: u32 = 64;

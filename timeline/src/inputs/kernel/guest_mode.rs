@@ -158,8 +158,8 @@ impl GuestModes {
         self.start.get_or_insert(time);
     }
 
-    /// Takes a time up to which events of the host may be missing. The caller calls this before it takes the
-    /// events up to this time.
+    /// Takes a time up to which events of the host may be missing. The caller must call this method before it
+    /// takes the events up to this time.
     pub fn miss(&mut self, until: i64) {
         self.missing_until = self.missing_until.max(until);
     }
@@ -219,8 +219,8 @@ impl GuestModes {
         Some(self.threads.entry(tid).or_insert_with(new))
     }
 
-    /// A thread was out of guest mode from one time until another time. Removes the CPUs with an event in
-    /// this time from the CPUs that the thread may run.
+    /// Takes a time in which a thread was out of guest mode. Removes each CPU with an event in this time from
+    /// the CPUs that the thread may run.
     fn leave_out(&mut self, tid: u32, from: i64, until: i64) {
         if self.missing_until > from {
             return;
@@ -228,8 +228,8 @@ impl GuestModes {
         let most = self.most_searches();
         let GuestModes { words, cpus, threads, searches, .. } = self;
         let Some(mode) = threads.get_mut(&tid) else { return };
-        // A CPU that was left out is never searched again, so a later entry costs only a search in the events
-        // of the CPU that the thread runs.
+        // A removed CPU is never searched again, so in the end each call searches only the events of the CPU
+        // that the thread runs.
         mode.possible.retain(|cpu| {
             let cpu = &cpus[*cpu];
             let word = &words[cpu.word];
@@ -253,7 +253,7 @@ impl GuestModes {
     /// Returns the CPUs of which enough events were checked, with the threads that may have been in guest
     /// mode at all these events. `end` is the time of the host's last event.
     pub fn finish(mut self, end: i64) -> Vec<GuestCpu> {
-        // Only threads with a `kvm_entry` count, because under some hypervisors this event never occurs.
+        // Only threads with a `kvm_entry` count, because under some hypervisors `kvm_entry` never occurs.
         let off = self.threads.iter().filter(|(_, mode)| mode.is_off && mode.has_entered);
         let off = Vec::from_iter(off.filter_map(|(tid, mode)| Some((*tid, mode.out?))));
         for (tid, from) in off {

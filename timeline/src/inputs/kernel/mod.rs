@@ -91,7 +91,7 @@ pub struct KernelTrace {
     session: Option<usize>,
     /// Name of the guest whose kernel was traced, from its host's trace.
     guest: Option<String>,
-    /// Times of each buffer.
+    /// Values that convert the times of each buffer.
     times: Vec<Times>,
 }
 
@@ -102,8 +102,8 @@ pub(crate) struct AllThreads {
     pub is_in_trace: bool,
     /// Unix time in nanoseconds up to which all events of the recording are known.
     pub until: i64,
-    /// Whether the recording has the events that say which threads end because their process ends. Also true
-    /// for a recording without wake-ups, because such a recording shows no waker.
+    /// Whether the recording has the events that say which threads end because their process ends. The value
+    /// is also true for a recording without wake-ups, because such a recording shows no waker.
     pub knows_ends: bool,
 }
 
@@ -202,7 +202,7 @@ impl KernelTrace {
         let (added, own_bound) = (file.options.offset_ns, file.options.clock_bound_ns);
         let times = |buffer: &Buffer| {
             let scale = match file.options.tsc {
-                // The option is valid for any clock, as in trace-cmd's reader.
+                // The option with the TSC's scale counts for buffers of any clock, as in trace-cmd's reader.
                 Some(tsc) => Scale::Tsc(tsc, added),
                 None if IN_NANOSECONDS.contains(&&*buffer.clock) => Scale::Nanoseconds(added),
                 None => Scale::Ticks,
@@ -335,10 +335,10 @@ impl KernelTrace {
         Ok(())
     }
 
-    /// Puts guests' traces on the clock of their host. A guest's trace needs corrections for that, and the
-    /// host's trace must be among `traces`.
+    /// Puts guests' traces on the clock of their host. A guest's trace stays as it is if the trace has no
+    /// corrections, or if the host's trace is not among `traces`.
     pub fn pair(traces: &mut [KernelTrace]) {
-        // Each guest's trace is compared with all other traces. That is fast enough, because there are few
+        // Each guest's trace is compared with all other traces, which is fast enough because there are few
         // files.
         for guest in 0..traces.len() {
             let options = &traces[guest].file.options;
@@ -370,7 +370,7 @@ impl KernelTrace {
             trace.session.is_some()
                 || trace.times.iter().any(|times| {
                     let by_guest = matches!(times.scale, Scale::Guest(..)) || times.shift.is_some();
-                    // A trace in ticks has no times at all, and another warning reports that.
+                    // A trace in ticks has no times at all, so another warning reports this trace.
                     by_guest || times.offset.is_some() || matches!(times.scale, Scale::Ticks)
                 })
         };
@@ -674,10 +674,10 @@ impl KernelTrace {
         Ok(names)
     }
 
-    /// Returns the Unix time in nanoseconds up to which the events of all CPUs are known. This is the time of
-    /// the last event. If a CPU lost events at its end, this is at most the time of this CPU's last event. If
-    /// the last page of a CPU is damaged, the page's times may be wrong, so the last event of the pages
-    /// before counts. Returns `None` if there are no events.
+    /// Returns the Unix time in nanoseconds up to which the events of all CPUs are known. Without losses,
+    /// this is the time of the last event of any CPU. If a CPU lost events at its end, the result is at most
+    /// the time of this CPU's last event. If the last page of a CPU is damaged, the page's times may be
+    /// wrong, so the last event of the pages before counts. Returns `None` if there are no events.
     ///
     /// # Errors
     /// If the file cannot be read.

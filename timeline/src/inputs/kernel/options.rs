@@ -135,7 +135,7 @@ impl Options {
     }
 
     /// Returns the scale that converts times of this clock by a session's counter, if there is such a scale.
-    /// `is_tsc` says whether that counter is the TSC.
+    /// `is_tsc` says whether the session's counter is the TSC.
     pub fn scale(&self, clock: &str, counter: HostCounter, is_tsc: bool) -> Option<Scale> {
         match clock {
             super::TSC if is_tsc => Some(Scale::Counter(counter)),

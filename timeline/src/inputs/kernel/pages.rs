@@ -123,7 +123,7 @@ impl<'a> PageReader<'a> {
         (self.from, self.to, self.left, self.chunks) = (0, 0, 0, None);
     }
 
-    /// Reads the next page. Returns whether there is one.
+    /// Reads the next page. Returns whether there is a next page.
     pub fn next(&mut self) -> Result<bool> {
         self.from = self.to;
         if self.from == self.window.len() && !self.fill()? {

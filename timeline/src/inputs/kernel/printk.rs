@@ -13,7 +13,7 @@ use crate::value::{number, signed_number};
 use hypertrace_abi::event::cut;
 use std::fmt::Write as _;
 
-/// Maximum number of texts. A kernel has a few for each module that is debugged.
+/// Maximum number of texts. A kernel has a few texts for each module that is debugged.
 const MAX_TEXTS: usize = 1 << 16;
 /// Maximum size in bytes of a format, and of a text that is made from a format. The size is limited because
 /// the author of the trace chose the format.
@@ -183,7 +183,7 @@ fn conversion<'a>(
             let (extension, after) = rest.split_at(extension);
             rest = after;
             match extension.bytes().next() {
-                // For pointers of these kinds, the record has the address itself.
+                // For pointers of these kinds, the record holds the address itself and no text.
                 None | Some(b'S' | b's' | b'f' | b'F' | b'x' | b'K' | b'e') => {
                     let mut text = String::new();
                     // Writing to a String does not fail.

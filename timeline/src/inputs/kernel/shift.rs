@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn kvms_scaling_is_inverted() {
-        // The fraction is Intel's. The guest runs at 0.8 of the host's rate.
+        // KVM uses 48 fraction bits on Intel. The guest runs at 0.8 of the host's rate.
         let (fraction, host) = (48, 1_000_000_123_456_789u64);
         let ratio = (1u64 << fraction) / 5 * 4;
         let offset = 3_000_000_000i64;

@@ -5,9 +5,9 @@
 use super::KernelTrace;
 use crate::inputs::ctf::Session;
 
-/// Returns the sessions whose threads a trace may show. The first is the trace's own session: the session of
-/// the trace's directory, or the only session. Sessions of the same boot that have no trace of their own
-/// follow. Returns `None` if the trace's own session is not known.
+/// Returns the sessions whose threads a trace may show. The first session is the trace's own session: the
+/// session of the trace's directory, or the only session. Sessions of the same boot that have no trace of
+/// their own follow. Returns `None` if the trace's own session is not known.
 pub(crate) fn shown_by<'a>(
     trace: &KernelTrace,
     sessions: &'a [&'a Session],

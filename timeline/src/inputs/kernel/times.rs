@@ -37,7 +37,8 @@ pub(crate) enum Scale {
     /// the times are nanoseconds that the guest's kernel derives from this clock, and each reading is a
     /// reading of both clocks.
     Guest(Box<GuestClock>, Option<[(u64, u64); 2]>),
-    /// Ticks of the TSC, and nanoseconds to add.
+    /// Ticks of the TSC with the factors that convert the ticks to nanoseconds, and the number of nanoseconds
+    /// to add.
     Tsc(TscToNs, i64),
     /// Nanoseconds, and the number of nanoseconds to add.
     Nanoseconds(i64),
