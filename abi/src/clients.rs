@@ -42,8 +42,9 @@ impl Clients {
         }
     }
 
-    /// Gives each client a turn: a `share` of ticks if its account allows, or else only a look whether there
-    /// is something to take. Returns whether any client has more to take.
+    /// Gives each client a turn. A client takes records for a `share` of ticks if its account allows. From
+    /// any other client, the sink only learns whether there is something to take. Returns whether any client
+    /// has more to take.
     ///
     /// The round of a group ends after 16 shares and one step. Clients that the round did not reach come
     /// first in the next round. `now` reads the raw counter.
@@ -97,8 +98,9 @@ impl Clients {
     }
 }
 
-/// Maximum lead of a client's account over the others, in shares: a client must not wait for long because the
-/// loop lost its CPU in the middle of a step. Also the length of a round.
+/// Maximum lead of a client's account over the others, in shares. If the loop loses its CPU in the middle of
+/// a client's step, the client does not wait longer than this lead. A round also ends after this many
+/// shares.
 const MAX_SHARES: u64 = 16;
 
 /// Account of the time spent on one client.
@@ -118,8 +120,9 @@ struct Account {
 /// as ring and schema log hold.
 pub fn drain_rest(sink: &mut (impl DrainSink + ?Sized), client: u32, consumer: &mut Consumer<'_>) {
     consumer.up_to(consumer.head());
-    // Bound: no client has more than `most`, whatever it claims. The limit is twice the capacity, because in
-    // an overwritten ring the first step skips the records that are gone, and counts as much as a whole ring.
+    // Whatever a client claims, it has at most `most` words, so the loop ends. The limit is twice the
+    // capacity, because in an overwritten ring the first step skips the records that are gone, and counts as
+    // much as a whole ring.
     let most = consumer.most_words();
     let mut room = 2 * most;
     while room > 0 {
@@ -167,8 +170,8 @@ impl Group {
             None => self.floor.saturating_add(begin.saturating_sub(self.ended)),
         };
         let until = self.floor.saturating_add(share);
-        // Sorts the clients by the time at which their next step would end. Sorts them before accounts are
-        // raised to the floor, so that a client that spends less than its share stays before the other
+        // Sorts the clients by the time at which their next step would end. The sort comes before accounts
+        // are raised to the floor, so that a client that spends less than its share stays before the other
         // clients.
         accounts.sort_unstable_by_key(|a| (a.spent.saturating_add(a.step), a.client));
         let (mut last, mut more) = (begin, false);

@@ -98,7 +98,7 @@ pub struct Counter {
     pub kind: CounterKind,
     /// Ticks per second, 0 if unknown.
     pub frequency: u64,
-    /// Why the guest uses its clock for timestamps, which may be another clock than this counter.
+    /// Reason why the guest uses its clock for timestamps. The clock may be another one than this counter.
     pub reason: Reason,
 }
 

@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn a_guest_that_does_not_know_the_callers_span_reads_the_same_page() {
-        /// Number of words of the page that such a guest reads.
+        /// Number of words of the page that a guest reads if it does not know the caller's span.
         const BEFORE: usize = 0x88 / 8;
         let text = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         let parent: TraceParent = text.parse().unwrap();

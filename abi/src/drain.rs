@@ -15,8 +15,8 @@ pub const PAUSE: Duration = Duration::from_millis(10);
 /// [`PAUSE`], so that a client that need not kick keeps the timer running.
 pub const REST: Duration = Duration::from_millis(50);
 
-/// Minimum time from the beginning of a pass to that of a pass by a KICK, because guests may kick as often as
-/// they like. Filling a ring of 1 MiB takes longer.
+/// Minimum time from the beginning of a pass to the beginning of a pass that a KICK requests, because guests
+/// may kick as often as they like. A guest needs longer to fill a ring of 1 MiB.
 pub const KICK_SPACING: Duration = Duration::from_micros(200);
 
 /// Period and budget of a drain loop's passes.
@@ -61,7 +61,7 @@ impl IdleDetector {
         IdleDetector { heads: (0..rings).map(|_| 0).collect(), since: now }
     }
 
-    /// Notes the heads of the rings. Returns whether none has moved since the last pass.
+    /// Notes the heads of the rings. Returns whether no head has moved since the last pass.
     pub fn have_heads_stayed(&mut self, heads: impl Iterator<Item = u64>) -> bool {
         let mut stayed = true;
         for (last, head) in self.heads.iter_mut().zip(heads) {
@@ -84,8 +84,8 @@ impl IdleDetector {
 /// time `idle`.
 ///
 /// The result grows with `idle` from `period` on, so that a short pause of a client does not slow the loop.
-/// Unless `period` is longer, it is at most [`LONGEST_POLL`], and half of the time in which a million short
-/// records per second fill a ring of `ring_bytes`.
+/// Unless `period` is longer, the result is at most [`LONGEST_POLL`], and at most half of the time in which a
+/// million short records per second fill a ring of `ring_bytes`.
 #[cfg(feature = "host")]
 pub fn poll_after(idle: Duration, period: Duration, ring_bytes: u64) -> Duration {
     let half_full = Duration::from_micros(ring_bytes / 2 / SHORT_RECORD);

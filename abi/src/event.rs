@@ -181,8 +181,8 @@ tuples!(A B C D E F G H I J K L M N O P);
 
 /// The names at a call site.
 ///
-/// [`event_type!`](crate::event_type) makes a site from names that the compiler knows, which needs only the
-/// two constants. A site whose names are known only at run time, as in a C program, leaves the constants
+/// [`event_type!`](crate::event_type) makes a site from names that the compiler knows. Such a site needs only
+/// the two constants. A site whose names are known only at run time, as in a C program, leaves the constants
 /// empty and implements all methods. The [`Fields`] of such a site, like [`Words`], do not know their types
 /// at compile time either.
 pub trait Site: Copy {

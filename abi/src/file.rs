@@ -13,7 +13,7 @@ use std::io;
 /// default ends the process.
 ///
 /// # Errors
-/// If the file may not: the error names the limit.
+/// If the file may not have this many bytes. The error names the limit.
 pub fn check_size(bytes: u64) -> io::Result<()> {
     match getrlimit(Resource::Fsize).current.filter(|limit| bytes > *limit) {
         None => Ok(()),

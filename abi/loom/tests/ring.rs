@@ -5,7 +5,7 @@
 //!
 //! The rings have two or four blocks of 16 words. A lease record and its block's header take nine words, so a
 //! few emits fill, wrap and lap a ring. The producer is the model's main thread, which leases and fills the
-//! ring before the consumer's begins, so that the model covers the race and not the preparation.
+//! ring before the consumer's thread begins, so that the model covers the race and not the preparation.
 //!
 //! Both threads take [`World::turn`]s, because loom finds races by the last access to each word. The consumer
 //! loads tail before it stores tail, and this load would hide the producer's loads.
@@ -13,7 +13,7 @@
 //! loom does not model a load that takes its value from a store later in the execution. So the model does not
 //! check the Release with which the consumer stores tail and `schema_seen`.
 //!
-//! The unsafe line lets a model share the states of its producers.
+//! `unsafe_code` is allowed so that the threads of a model can share the states of its producers.
 #![cfg(hypertrace_loom)]
 #![allow(unsafe_code)]
 
@@ -352,7 +352,7 @@ fn a_schema_is_read_before_the_record_that_uses_it() {
 }
 
 /// A vCPU's thread first runs the guest, which logs a text, and then the host, which records the point in a
-/// host ring. A pass notes that ring's head before it reads the log.
+/// host ring. A pass notes the head of the host ring before it reads the log.
 #[test]
 fn the_text_of_a_point_is_in_the_log_of_its_client_before_the_point_is_below_a_head() {
     check(3, || {
