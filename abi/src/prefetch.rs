@@ -13,10 +13,11 @@ const AHEAD: usize = 128;
 /// not be mapped.
 #[inline(always)]
 pub(crate) fn prefetch_for_store(words: &[AtomicU64], at: usize) {
-    // In assembly, because without the target feature of this instruction the compiler emits a prefetch for
-    // loads, which leaves the line shared. CPUs that do not support the instruction execute a no-op.
+    // The instruction is in assembly, because without the CPU feature as a target feature the compiler emits
+    // a prefetch for loads, which leaves the line shared. CPUs that do not support the instruction execute a
+    // no-op.
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: affects nothing but the caches, and never faults.
+    // SAFETY: the instruction affects nothing but the caches, and never faults.
     unsafe {
         core::arch::asm!(
             "prefetchw [{} + 8 * {} + {ahead}]",

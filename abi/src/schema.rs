@@ -55,7 +55,7 @@ pub const fn mask_slot(name: &str) -> usize {
     mask_slot_of(name_hash(name))
 }
 
-/// Returns the slot in the enable mask of a name with this hash.
+/// Returns the slot in the enable mask for a name with this hash.
 pub const fn mask_slot_of(name_hash: u32) -> usize {
     (name_hash & 0xfff) as usize
 }

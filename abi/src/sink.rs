@@ -108,8 +108,8 @@ impl NameSet {
 #[non_exhaustive]
 pub struct PassConfig {
     /// The guests' enable mask, one byte per slot (0 is on), if the mask may have changed since the last
-    /// pass. Always present in the first pass of a [generation](DrainSink::begin_generation), which begins
-    /// with all names on.
+    /// pass. The mask is always present in the first pass of a [generation](DrainSink::begin_generation),
+    /// which begins with all names on.
     pub mask: Option<[u8; MASK_BYTES as usize]>,
     /// Names of the reference points that may have an effect in the host, for which
     /// [`EventSink::reference_point`] must be called. A relay may record other points in its ring, on the

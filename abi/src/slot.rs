@@ -95,8 +95,8 @@ pub fn ask(memory: &ClientMemory<'_>, cpu: u32, seq: u32) {
     len.store(words | u64::from(seq) << 32, Ordering::Release);
 }
 
-/// Returns the `seq` of the point that the client asks the host to serve, or `None` if it asks for none or
-/// has a reply.
+/// Returns the `seq` of the point that the client asks the host to serve, or `None` if the client asks for no
+/// point or the host has replied.
 #[inline(always)]
 pub fn asked(memory: &ClientMemory<'_>) -> Option<u32> {
     // ORDERING: pairs with the Release in `ask`.

@@ -153,7 +153,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             c.geometry = geometry;
         }))?),
     };
-    // From here on, a temporary directory is kept, too.
+    // From here on, the session's directory stays, even a temporary one.
     if let Some(temporary) = temporary {
         temporary.keep();
     }
@@ -328,7 +328,7 @@ impl Host {
         Ok(())
     }
 
-    /// Ends a session in which nothing was recorded. The session leaves nothing, as if it had not been
+    /// Ends a session in which nothing was recorded. The session leaves no file, as if it had not been
     /// created.
     fn abandon(self) {
         match self {

@@ -2,7 +2,7 @@
 //! to end a session before the process ends. SIGXFSZ has no effect: a write beyond the limit of a file's size
 //! fails.
 //!
-//! Unsafe, because of signal handlers.
+//! Unsafe code is allowed, because this module sets signal handlers.
 #![allow(unsafe_code)]
 
 use hypertrace_user::Signals;

@@ -191,7 +191,7 @@ fn message(error: &anyhow::Error) -> String {
     format!("{error:#}{next}")
 }
 
-/// Checks whether an error is bad input, one for each type of error that a command can end with.
+/// One check for each type of error that a command can end with: whether the error is bad input.
 const ASKED: [fn(&anyhow::Error) -> bool; 10] = [
     is_bad::<Usage>,
     is_bad::<Warning>,

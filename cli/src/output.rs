@@ -151,7 +151,7 @@ static SHOWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
 /// The line appears after a second, and goes when the value is dropped.
 #[derive(Debug)]
 pub struct Busy {
-    /// Dropped to end the thread.
+    /// The drop of this sender ends the thread.
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -170,7 +170,7 @@ impl Busy {
             let bar = bar.with_message(what).with_elapsed(PATIENCE);
             bar.enable_steady_tick(PATIENCE / 10);
             *SHOWN.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar.clone());
-            // Until the sender is dropped.
+            // Waits until the sender is dropped.
             let _ = ended.recv();
             SHOWN.lock().unwrap_or_else(PoisonError::into_inner).take();
             bar.finish_and_clear();

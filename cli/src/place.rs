@@ -74,7 +74,7 @@ impl Output {
 }
 
 impl Moved {
-    /// Renames a session. If the name stands for another folder by then, fails.
+    /// Renames a session. Fails if the name stands for another folder by then.
     fn rename(&mut self, folder: &Folder, from: &str, to: &str) -> Result<()> {
         rename(&self.here, from, to)?;
         self.renamed.push([from, to].map(str::to_owned));
@@ -101,7 +101,8 @@ fn older(name: &str) -> String {
     format!(".{name}.older")
 }
 
-/// Removes a session. If another folder has got its name meanwhile, that folder stays, unless it is empty.
+/// Removes a session. If another folder has got the session's name meanwhile, that folder stays, unless it is
+/// empty.
 fn remove(here: &Folder, session: &Folder, name: &str) -> Result<()> {
     let removed = session.remove_all().and_then(|()| here.remove_empty(name));
     removed.with_context(|| format!("cannot remove {name}, the session before the last one"))
@@ -251,8 +252,8 @@ fn find(here: &Folder, name: &str) -> Result<Option<(Folder, State)>> {
     let json = read.with_context(|| format!("cannot read {name}/{}", session_json::FILE))?;
     // A `session.json` alone is no sign of a session, because anybody may have made the file.
     let Some(json) = json.filter(|_| folder.folder("ctf").is_ok()) else { bail!(foreign()) };
-    // `recover` writes the events that a killed recorder left to a session of their own, which is finished
-    // once all are there.
+    // `recover` writes the events that a killed recorder left to a separate session. This session is finished
+    // once all events are in it.
     let is_recovered = || {
         let recovered = folder.folder(session_json::RECOVERED).and_then(|r| description(&r));
         let is_its = |r: Description| r.completes.as_ref() == Some(&json.uuid) && r.finished;

@@ -177,7 +177,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let (summary, written, code) = match (&args.file, &args.socket) {
         (Some(file), _) => file::record(args, file, vmm.as_ref(), &failure)?,
         (None, Some(socket)) => socket::record(args, socket, vmm.as_ref(), &failure)?,
-        // clap requires one of them.
+        // clap requires `--file` or `--socket`.
         (None, None) => return Ok(ExitCode::from(2)),
     };
     let whole = failure.check(written).with_context(|| {

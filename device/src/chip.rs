@@ -26,7 +26,7 @@ use zerocopy::IntoBytes;
 
 /// A way for the chip to wake the drain loop after a store that trapped.
 pub trait DrainWaker: Send + Sync {
-    /// Wakes the drain loop. Must not block, because the chip calls this on vCPU threads.
+    /// Wakes the drain loop. This function must not block, because the chip calls it on vCPU threads.
     fn wake(&self);
 
     /// Returns whether [`DrainWaker::wake`] wakes the loop. If the result is false, the loop keeps its timer.
@@ -35,7 +35,7 @@ pub trait DrainWaker: Send + Sync {
     }
 }
 
-/// A closure, for example `move || kick.wake()`.
+/// Calls a closure, for example `move || kick.wake()`.
 impl<F: Fn() + Send + Sync> DrainWaker for F {
     fn wake(&self) {
         self();
@@ -221,7 +221,7 @@ impl Chip {
         data.fill(0);
         let done = match region {
             Region::Config => {
-                // The region reads as zero after the config page.
+                // After the config page, the region reads as zero.
                 let page = self.config_page().words();
                 if let Some(page) =
                     usize::try_from(offset).ok().and_then(|offset| page.as_bytes().get(offset..))
@@ -259,7 +259,8 @@ impl Chip {
         }
     }
 
-    /// Counts an access to memory that trapped and was `done`. Returns `done`.
+    /// Counts an access that trapped although the region is memory. `done`: whether the device has performed
+    /// the access. Returns `done`.
     fn trapped(&self, done: bool) -> bool {
         if done {
             self.counts.add(Counter::MemoryTrapped);
@@ -416,11 +417,11 @@ impl Chip {
     /// its timer if guests do not kick (`has_doorbells` is false) or the waker does not
     /// [work](DrainWaker::works), but a [slower](drain::poll_after) one while nobody records anything.
     ///
-    /// A loop that waits for an eventfd reads it before each call, because an eventfd that stays readable
-    /// wakes the loop at once. Guests may kick as often as they like, so a KICK should cause no call within
-    /// 200 us of the last.
+    /// A loop that waits for an eventfd reads the eventfd before each call, because an eventfd that stays
+    /// readable wakes the loop at once. Guests may kick as often as they like, so a KICK should cause no call
+    /// within 200 us of the last call.
     ///
-    /// Only for the drain loop's thread, never for a vCPU's.
+    /// Only the drain loop's thread may call this, never a vCPU's thread.
     pub fn drain(&self, policy: &DrainPolicy, is_kicked: bool) -> Option<Duration> {
         let more = self.drain_pass(policy.budget);
         let rest = &mut *lock(&self.rest);
@@ -458,7 +459,7 @@ impl Chip {
     /// time, whatever the other clients do. A pass lasts at most 16 shares, a step and a look at every
     /// client.
     ///
-    /// Only for the drain loop's thread, never for a vCPU's.
+    /// Only the drain loop's thread may call this, never a vCPU's thread.
     pub fn drain_pass(&self, budget: Duration) -> bool {
         self.drain_pass_by(clock::in_ticks(budget, self.config.host_frequency), &clock::ticks)
     }
@@ -474,14 +475,14 @@ impl Chip {
     /// Drains everything that is in the rings now, however long that takes, for the end. Records that clients
     /// add meanwhile do not delay this.
     ///
-    /// Only for the drain loop's thread, never for a vCPU's.
+    /// Only the drain loop's thread may call this, never a vCPU's thread.
     pub fn drain_all(&self) {
         let clients = &mut *lock(&self.clients);
         self.pass(|sink, rings| clients.drain_rest(sink, rings));
     }
 
-    /// Ends a drain loop: drains the rest, and counts what cannot be written as lost. A dropped
-    /// [`DrainThread`](crate::DrainThread) does so. A VMM's own loop calls this after the last vCPU has
+    /// Ends a drain loop: drains the rest, and counts what cannot be written as lost. The drop of a
+    /// [`DrainThread`](crate::DrainThread) does the same. A VMM's own loop calls this after the last vCPU has
     /// stopped and before the session ends.
     pub fn end_drain(&self) {
         with_drain(&*self.sink, |sink| sink.last_pass());
@@ -532,7 +533,7 @@ impl Chip {
         });
     }
 
-    /// Calls the sink. Counts a panic, and returns `None` then.
+    /// Calls the sink. If the sink panics, counts the panic and returns `None`.
     pub(crate) fn guarded<R>(&self, call: impl FnOnce() -> R) -> Option<R> {
         // The locks stay in use: at worst the counts of a packet are lost.
         let done = catch_unwind(AssertUnwindSafe(call));

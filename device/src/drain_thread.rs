@@ -47,7 +47,7 @@ impl Chip {
         let run = move || {
             let before = before();
             let failed = before.is_err();
-            // Cannot fail, because the receiver waits for the result.
+            // The send cannot fail, because the receiver waits for the result.
             let _ = began.send(before);
             if !failed {
                 let drain = Loop { chip: Arc::clone(&chip), kick, policy, stop: stopped };
@@ -82,7 +82,7 @@ impl Loop {
                 let early = next.saturating_duration_since(Instant::now());
                 if !early.is_zero() && !self.stop.load(Relaxed) {
                     self.chip.counts().add(Counter::KickLimited);
-                    // By a futex, which a filter allows anyway.
+                    // The thread waits by a futex, which a filter allows anyway.
                     thread::park_timeout(early);
                 }
                 self.kick.clear();
@@ -104,7 +104,8 @@ impl Drop for DrainThread {
         self.stop.store(true, Relaxed);
         self.kick.wake();
         if let Some(thread) = self.thread.take() {
-            // Ignored, because a panic of the sink has been counted and reported on stderr.
+            // The thread's result is ignored, because a panic of the sink has been counted and reported on
+            // stderr.
             let _ = thread.join();
         }
     }

@@ -14,8 +14,8 @@ pub const ENVIRONMENT: &str = "HYPERTRACE_SEGMENT";
 pub const PAGE_L: u64 = 0x1000;
 /// Offset of the bells in the config region. Each client has a byte. The client's holder adds 1 to this byte
 /// to make the host look at the client's registers. The holder adds atomically to the whole u64 around the
-/// byte, because all sides access these words whole. A byte that wraps carries into the next byte, whose
-/// client the host then looks at in vain.
+/// byte, because all sides access these words whole. When a byte wraps, the carry goes to the next byte. The
+/// host then looks at the next client in vain.
 pub const BELLS: u64 = 0x2000;
 
 /// u32 in page L, a shared futex: what the host polls, one of [`watch`].

@@ -95,14 +95,15 @@ impl<'a> Payload<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Pulled {
-    /// Ring position at which the pull began, in words, after records that were overwritten before.
+    /// Ring position at which the pull began, in words. If the producer has overwritten records before the
+    /// pull, the position is after these records.
     pub begin: u64,
     /// Ring position after the last record taken.
     pub end: u64,
     /// Number of records taken.
     pub records: u64,
-    /// Sequence number of the first record taken, or of the next record if none was taken. A lower bound if
-    /// the number is unknown before the next block.
+    /// Sequence number of the first record taken, or of the next record if none was taken. If this number is
+    /// unknown before the next block, the value is a lower bound.
     pub sequence: u64,
     /// Lease token of all records taken.
     pub token: u64,
@@ -232,8 +233,8 @@ impl<'a> Consumer<'a> {
 
     /// Takes records, in order, up to the end that [`Consumer::new`] found. So a producer cannot keep the
     /// consumer busy, and after [`Consumer::next_schema`] has returned `None`, the caller has read the schema
-    /// of every record. Ends earlier if `visit` stops, if another holder's records follow, or at a limit of
-    /// words. `stage` needs [`Consumer::stage_words`] words.
+    /// of every record. The pull ends earlier if `visit` stops, if another holder's records follow, or at a
+    /// limit of words. `stage` needs [`Consumer::stage_words`] words.
     ///
     /// Only [`Consumer::commit`] gives room back to the producer.
     ///
@@ -292,9 +293,9 @@ impl<'a> Consumer<'a> {
                 RingMode::Overwrite => {
                     let stage = &mut stage[..len as usize];
                     Payload::Ring(words).copy_to(stage);
-                    // ORDERING: pairs with the Release fence in the producer's
-                    // `find_room`: if a word copied above was of a later block, the
-                    // head loaded below is at least in the block before that one.
+                    // ORDERING: pairs with the Release fence in the producer's `find_room`: if a word that
+                    // was copied above belongs to a later block, the head loaded below is at most one block
+                    // before this later block.
                     fence(Ordering::Acquire);
                     let now = memory.guest[guest_page::HEAD].load(Relaxed);
                     if is_ahead(oldest(&memory, now), cursor.position) {
@@ -324,8 +325,8 @@ impl<'a> Consumer<'a> {
         self.state.cursor = self.state.committed;
     }
 
-    /// Counts all remaining events as lost and gives their room back, for the end of a host that cannot write
-    /// the events. A lease record is no event. `stage` is as for [`Consumer::pull`].
+    /// Counts all remaining events as lost and gives their room back. A host that cannot write the events
+    /// calls this function at its end. A lease record is no event. `stage` is as for [`Consumer::pull`].
     ///
     /// # Panics
     /// If `stage` is too short.
@@ -350,8 +351,8 @@ impl<'a> Consumer<'a> {
     pub fn publish_tail(&mut self) {
         let tail = &self.memory.host[host_page::TAIL];
         if tail.load(Relaxed) != self.state.committed.position {
-            // ORDERING: pairs with the Acquire in `Producer::find_room`: the
-            // host has read everything below.
+            // ORDERING: pairs with the Acquire in `Producer::find_room`: the host has read everything below
+            // tail.
             tail.store(self.state.committed.position, Ordering::Release);
         }
     }
@@ -378,9 +379,9 @@ impl<'a> Consumer<'a> {
     }
 
     /// Copies the next text of the schema log, once. [`Consumer::commit_schemas`] gives the text's room back
-    /// to the producer. `None` means that the caller has read the text of every record that
-    /// [`Consumer::pull`] takes; do not pull before. Texts that the producer adds meanwhile are for the next
-    /// consumer. Several consumers, one after the other, may read the texts.
+    /// to the producer. The caller must not pull before this function returns `None`: only then has the
+    /// caller read the text of every record that [`Consumer::pull`] takes. Texts that the producer adds
+    /// meanwhile are for the next consumer. Several consumers, one after the other, may read the texts.
     pub fn next_schema(&mut self) -> Option<super::LoggedSchema> {
         match self.next_schema_beside(|_| None)? {
             Logged::Text(text) => Some(text),
@@ -388,8 +389,8 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    /// Reads the next text like [`Consumer::next_schema`], but does not copy a text that equals the one that
-    /// `known` returns for its id.
+    /// Reads the next text like [`Consumer::next_schema`], but does not copy a text that equals the text
+    /// which `known` returns for the id.
     pub fn next_schema_beside<'k>(
         &mut self,
         known: impl FnOnce(u32) -> Option<&'k str>,
@@ -453,8 +454,8 @@ fn oldest(memory: &ClientMemory<'_>, head: u64) -> u64 {
 }
 
 /// Moves the cursor to the oldest position that a producer whose head is `now` has not begun to overwrite. If
-/// there is none before `head`, moves it to the beginning of `head`'s block, where a later pull counts the
-/// losses, and returns `false`. Never moves the cursor past `head`, whatever `now` is.
+/// there is no such position before `head`, moves the cursor to the beginning of `head`'s block, where a
+/// later pull counts the losses, and returns `false`. Never moves the cursor past `head`, whatever `now` is.
 fn skip_overwritten(memory: &ClientMemory<'_>, cursor: &mut Cursor, head: u64, now: u64) -> bool {
     let oldest = oldest(memory, now);
     let is_there = is_ahead(head, oldest);
@@ -547,7 +548,7 @@ fn walk(
         let words = usize::from(header.words);
         let next = at + HEADER_WORDS + words;
         if next > len {
-            // The sequence number of the next block tells how many records this skips.
+            // The sequence number of the next block tells how many records are skipped here.
             count(cursor, Fault::Length);
             at = len;
             break;

@@ -87,7 +87,7 @@ pub struct Total {
 }
 
 impl Total {
-    /// Smallest impossible growth of a total. Between two looks, each producer drops fewer events.
+    /// Smallest impossible growth of a total. Between two looks, each producer drops fewer events than this.
     const MAX: u64 = 1 << 48;
 
     /// Returns a total whose growth since `last` counts.
@@ -100,7 +100,7 @@ impl Total {
         self.last
     }
 
-    /// Continues with `word`, a total that did not grow out of the last one.
+    /// Makes `word` the last value of the guest's word. The jump from the old value does not count as growth.
     pub fn replace(&mut self, word: u64) {
         self.last = word;
     }

@@ -32,8 +32,8 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Makes a lease record. `token` is nonzero and random, `clock` is that of the records' timestamps, and
-    /// `now` is the time of the lease.
+    /// Makes a lease record. `token` is nonzero and random, `clock` is the clock of the records' timestamps,
+    /// and `now` is the time of the lease.
     pub fn new(token: u64, clock: ClockKind, now: u64, info: &LeaseInfo<'_>) -> Lease {
         let name = cut(info.name, MAX_NAME_BYTES);
         let fields = (Hex(token), info.pid, info.tid, clock as u32, name);

@@ -13,7 +13,8 @@ use crate::layout::guest_page;
 impl ProducerState {
     /// Counts an event in one of the totals.
     pub(super) fn count(&self, total: &AtomicU64) {
-        // Atomic, because a signal handler may interrupt this, and a load and a store would lose its counts.
+        // The addition is atomic: if a signal handler interrupted a load and a store, the handler's counts
+        // would be lost.
         total.fetch_add(1, Relaxed);
         self.unpublished.store(1, Relaxed);
     }
@@ -27,8 +28,8 @@ impl<'m> Producer<'m> {
         self
     }
 
-    /// Publishes the running totals of dropped events. A call that interrupts another on the same thread
-    /// leaves this to the outer call, so that the published totals never go backwards.
+    /// Publishes the running totals of dropped events. A call that interrupts another call on the same thread
+    /// leaves the publication to the outer call, so that the published totals never go backwards.
     pub(super) fn publish_losses(&self) {
         let state = self.state;
         if let Some(events) = self.unattached
@@ -60,8 +61,8 @@ impl<'m> Producer<'m> {
         }
     }
 
-    /// If an event interrupts the client's owner in the library, but outside of an emit, counts the event as
-    /// if it had interrupted an emit.
+    /// Counts `events` that interrupted the client's owner in the library but outside of an emit. The events
+    /// count as if they had interrupted an emit.
     pub fn count_busy(&self, events: u64) {
         self.state.lost_busy.fetch_add(events, Relaxed);
         self.state.unpublished.store(1, Relaxed);

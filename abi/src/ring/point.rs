@@ -46,7 +46,7 @@ impl Producer<'_> {
             self.count_full();
             return Err(Emit::Full);
         }
-        // Called inside the emit, so that no point of a signal handler can get the same number.
+        // `seq` is called inside the emit, so that no point of a signal handler can get the same number.
         let seq = seq();
         let slot = &self.memory.guest[guest_page::SLOT..][..SLOT_HEADER_WORDS + SLOT_WORDS];
         // This store comes first, because it clears the request for the previous point, which a host may

@@ -21,8 +21,8 @@ use crate::record::{Flags, HEADER_WORDS, Header};
 /// Highest plausible head in words, which a word per nanosecond reaches after 36 years.
 const MAX_HEAD: u64 = 1 << 60;
 
-/// Outcome of an emit. Callers need not handle it: each dropped event is counted, and the count reaches the
-/// host.
+/// Outcome of an emit. Callers need not handle the outcome: each dropped event is counted, and the count
+/// reaches the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Emit {
     /// The record is published.
@@ -31,7 +31,8 @@ pub enum Emit {
     Full,
     /// The emit interrupted another emit: the event is counted in `lost_busy`.
     Busy,
-    /// This producer has no lease. The event is not counted: lease, and emit the event again.
+    /// This producer has no lease. The event is not counted: the caller leases a client and emits the event
+    /// again.
     Unleased,
 }
 
@@ -103,7 +104,7 @@ pub(super) fn give_up(state: &ProducerState) {
 pub trait Wake: Sync + core::fmt::Debug {
     /// Wakes the reader. The producer calls this at most once per block or pause, in the middle of an emit:
     /// if the emit opens a block in a ring at least a quarter full, or follows a pause. The event of this
-    /// emit may still be dropped. Must not block, and must not emit.
+    /// emit may still be dropped. This function must not block, and must not emit.
     fn wake(&self);
 }
 
@@ -165,8 +166,8 @@ impl<'m> Producer<'m> {
         let guest = memory.guest;
         let published = guest[guest_page::HEAD].load(Ordering::Acquire);
         let tail = memory.host[host_page::TAIL].load(Ordering::Acquire);
-        // If the last holder has left an impossible head, this client starts at zero and publishes that now:
-        // the host counts a fault and follows.
+        // If the last holder has left an impossible head, this client starts at zero and publishes the new
+        // head now: the host counts a fault and follows.
         let is_plausible = published <= MAX_HEAD
             && tail <= published
             && (memory.mode() == RingMode::Overwrite || published - tail <= memory.capacity());
@@ -358,7 +359,7 @@ impl<'m> Producer<'m> {
     /// Returns whether a signal handler's emit has overtaken an emit at `now`, or the emit follows a pause.
     #[inline(always)]
     fn is_rare(&self, now: u64) -> bool {
-        // One comparison for both: a negative difference wraps to more than any pause.
+        // One comparison covers both cases: a negative difference wraps to more than any pause.
         now.wrapping_sub(self.state.last.load(Relaxed)) > self.pause
     }
 
@@ -408,7 +409,7 @@ impl<'m> Producer<'m> {
         state.sequence.store(state.sequence.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
-    /// Counts an event that interrupted another emit, at any point.
+    /// Counts an event that interrupted another emit, wherever that emit was interrupted.
     #[cold]
     #[inline(never)]
     fn interrupted(&self) -> Emit {

@@ -53,7 +53,7 @@ impl ConsumerState {
     /// Returns the committed position, from which another consumer can [continue](Self::continue_at).
     pub fn place(&self) -> RingPosition {
         let Cursor { position, sequence, token, .. } = self.committed;
-        // A guest can put any number in a block's header, so an impossible one counts as unknown.
+        // A guest can put any number in a block's header, so an impossible number counts as unknown.
         let sequence =
             sequence.filter(|sequence| *sequence <= RingPosition::most_sequence(position));
         let lost = self.lost.map(|total| total.last());

@@ -78,8 +78,8 @@ impl Producer<'_> {
         Some(at)
     }
 
-    /// Returns the beginning and end of a record of `words` words after `head`. The beginning is that of the
-    /// block if the record opens one. Returns `None` if the record is too long for any block.
+    /// Returns the beginning and end of a record of `words` words after `head`. If the record opens a block,
+    /// the beginning is the beginning of this block. Returns `None` if the record is too long for any block.
     fn place(&self, head: u64, words: u64, opens: bool) -> Option<(u64, u64)> {
         let memory = &self.memory;
         if words > memory.max_record_words() {
@@ -105,8 +105,8 @@ impl Producer<'_> {
     }
 
     /// Returns whether there is room for the next `records` records if each record has at most `words` words,
-    /// header included. In overwrite mode, there is always room. Not for the hot path, because this loads
-    /// from shared memory.
+    /// header included. In overwrite mode, there is always room. The hot path must not call this function,
+    /// because it loads from shared memory.
     pub fn has_room(&self, records: u64, words: u64) -> bool {
         let memory = &self.memory;
         let words = words.max(HEADER_WORDS as u64);
@@ -131,7 +131,7 @@ impl Producer<'_> {
     fn end_of(&self, records: u64, words: u64, end: u64) -> u64 {
         let block = self.memory.block_words();
         let block_end = self.memory.block_start(end - 1) + block;
-        // A block holds no fewer records than it would if each had `words` words.
+        // A block contains at least as many records as if each record had `words` words.
         let fit = (block_end - end) / words;
         let Some(last) = records.checked_sub(fit + 1) else { return end + records * words };
         let each = (block - BLOCK_HEADER_WORDS) / words;

@@ -10,7 +10,7 @@ use core::marker::PhantomData;
 /// Maximum number of known ids. The table is small for the model checker, which visits every slot in every
 /// execution.
 pub(super) const MAX_KNOWN: u64 = if cfg!(hypertrace_loom) { 4 } else { MAX_SCHEMAS as u64 };
-/// Number of slots in the table of known ids. At most half are used, so a search ends soon.
+/// Number of slots in the table of known ids. At most half of the slots are used, so a search ends soon.
 const KNOWN: usize = 2 * MAX_KNOWN as usize;
 
 /// The private state of a producer. All zeros mean "no lease". A fork with MADV_WIPEONFORK zeroes the state
@@ -45,7 +45,7 @@ pub struct ProducerState {
     pub(super) room: AtomicU64,
     /// Number of records written, over all holders.
     pub(super) sequence: AtomicU64,
-    /// Token of the lease, 0 without one.
+    /// Token of the lease, 0 without a lease.
     pub(super) token: AtomicU64,
     /// 1 until the lease record is in the ring.
     pub(super) fresh: AtomicU64,
@@ -136,7 +136,7 @@ impl ProducerState {
         Some(self.busy.load(Relaxed)).filter(|since| *since != 0)
     }
 
-    /// Ends the lease with this token, on behalf of another thread, which has found that the client belongs
+    /// Ends the lease with this token. The caller is another thread, which has found that the client belongs
     /// to somebody else now. The producer's next slow path, at most a block later, returns
     /// [`Emit::Unleased`](super::Emit::Unleased). Returns `false` if the producer holds another lease by now.
     pub fn revoke(&self, token: u64) -> bool {
@@ -153,7 +153,7 @@ impl ProducerState {
         self.token.load(Relaxed) != 0
     }
 
-    /// Returns the lease's token, 0 without one.
+    /// Returns the lease's token, 0 without a lease.
     pub fn token(&self) -> u64 {
         self.token.load(Relaxed)
     }

@@ -50,7 +50,7 @@ fn discarded_records_are_counted_and_their_room_given_back() {
     }
     let mut consumer = Consumer::new(memory.client(), &mut host);
     consumer.discard_unread(&mut []);
-    // One event of each holder: a lease record is no event.
+    // A holder's lease record is no event, so each holder loses one event.
     assert_eq!(consumer.losses().overwritten, 3);
     let tail = memory.host[0].load(Ordering::Relaxed);
     assert_eq!(tail, memory.guest[guest_page::HEAD].load(Ordering::Relaxed));
@@ -86,7 +86,7 @@ fn an_emit_inside_an_emit_is_counted() {
         fn put(self, out: &[AtomicU64]) {
             assert_eq!(emit(self.0, 5, 5), Emit::Busy);
             assert_eq!(self.0.state().interrupted_since(), Some(4));
-            // At once, because the thread may never emit again.
+            // The loss is published at once, because the thread may never emit again.
             let published = &self.0.memory().guest[guest_page::LOST_BUSY];
             assert_eq!(published.load(Ordering::Relaxed), 1);
             out[0].store(1, Ordering::Relaxed);

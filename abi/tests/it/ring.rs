@@ -116,7 +116,7 @@ fn a_log_may_be_read_in_parts_and_no_record_is_taken_before_its_text() {
     }
     let producer = memory.producer(&state, 7);
     emit(&producer, 2, 2);
-    // A consumer of its own reads each text.
+    // Each turn of the loop makes a new consumer, which reads one text.
     loop {
         let mut consumer = Consumer::new(memory.client(), &mut host);
         match consumer.next_schema() {
@@ -133,7 +133,7 @@ fn a_log_may_be_read_in_parts_and_no_record_is_taken_before_its_text() {
             }
         }
         consumer.commit_schemas();
-        // These records come later, and so does their text.
+        // This record is emitted after the consumer has begun, and so is its text.
         let (site, fields) = event_type!("later", x = 1u64);
         producer.emit((site, fields), || 10 + texts.len() as u64);
     }
@@ -158,7 +158,7 @@ fn a_known_text_is_not_copied() {
     let mut host = ConsumerState::default();
     let mut consumer = Consumer::new(memory.client(), &mut host);
     for text in texts {
-        // The id may be that of another text.
+        // The caller may know another text under the same id.
         let Some(Logged::Text(read)) = consumer.next_schema_beside(|_| Some("known(x:u6?)")) else {
             panic!("{text} is taken for another");
         };
@@ -529,8 +529,8 @@ fn ring_of_empty_records() -> Memory {
     memory
 }
 
-/// Pulls once, and checks that this ends within the ring's capacity. Returns the number of words in visited
-/// records.
+/// Pulls once, and checks that the pull ends within the ring's capacity. Returns the number of words in
+/// visited records.
 fn bounded_pull(consumer: &mut Consumer<'_>, capacity: usize) -> usize {
     let mut stage = vec![0; consumer.stage_words()];
     let (faults, mut visited) = (consumer.faults(), 0);

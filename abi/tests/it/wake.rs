@@ -160,7 +160,7 @@ fn events_that_find_no_room_wake_the_reader_once_a_pause() {
     while common::emit(&producer, 1, 0) == Emit::Recorded {}
     bell.calls();
 
-    // Within the pause after the last record.
+    // These emits come within the pause after the last record, so nobody is woken.
     for now in 1..=1 + PAUSE {
         assert_eq!(common::emit(&producer, now, 0), Emit::Full);
     }

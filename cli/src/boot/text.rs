@@ -27,7 +27,8 @@ const MAX_CAUSES: usize = 3;
 /// A recording and its boots.
 pub type Recorded = (PathBuf, Vec<Boot>);
 
-/// Formats boots: each stage of one, or the stages of all in columns.
+/// Formats boots: if there are several boots, the stages of all in columns; then each stage of the fastest
+/// boot.
 pub fn boots(recorded: &[Recorded]) -> String {
     let mut out = String::new();
     let all = Vec::from_iter(flat(recorded));
@@ -418,7 +419,7 @@ fn verdict(rows: &[(String, &Column, &Column)], boots: [&[u64]; 2]) -> String {
     for what in touched {
         let ((_, most, ns_before), (least, _, ns)) = (few.of(what), many.of(what));
         // An exit reason is a cause only if each boot of one side has more such exits than each boot of the
-        // other.
+        // other side.
         if least > most + most * CLEAR.0 / 100 + CLEAR.1 {
             causes.push((ns.saturating_sub(ns_before), least - most, what));
         }

@@ -27,7 +27,7 @@ pub struct Watch {
     dir: PathBuf,
     options: Options,
     next: Instant,
-    /// Number of looks that have failed since the last one that has not.
+    /// Number of looks that have failed since the last successful look.
     failed: u32,
 }
 
@@ -44,7 +44,7 @@ impl Watch {
             return false;
         }
         let seen = self.look();
-        // Nothing is there before the first look.
+        // The look may have failed before it made the copy, so an error is ignored.
         let _ = self.out.remove(COPY);
         self.next = Instant::now() + pause(begun.elapsed());
         self.failed = if seen.is_err() { self.failed.saturating_add(1) } else { 0 };
@@ -63,7 +63,8 @@ impl Watch {
             return Ok(false);
         }
         let copy = self.out.by_descriptor().join(COPY);
-        // The session has the events of the VMM and of programs in the guest.
+        // The session is opened with the copy, because the session has the events of the VMM and of programs
+        // in the guest.
         let recording = Recording::open(&[Given::new(&self.dir), Given::new(copy)])?;
         Ok(Boots::has_begun(&recording, &self.options)?)
     }

@@ -75,8 +75,8 @@ pub fn page(sides: &[Side; 2], comparison: &Comparison, notes: &[String]) -> Res
 /// Returns the curve of each side: for each time, the share of the side's regions that took at most this
 /// time.
 fn curves(difference: &Difference) -> Value {
-    // The curves begin at the first percentile, because a single minimum says little. A logarithmic axis has
-    // no 0.
+    // The curves begin at the first percentile, because a single minimum says little. 0 becomes 0.5, because
+    // a logarithmic axis has no 0.
     let sides = difference
         .percentiles_ns
         .each_ref()
@@ -207,7 +207,7 @@ fn table(out: &mut String, unit: Unit, difference: &Difference) -> fmt::Result {
         [("in ", &difference.children), ("", &text::exits(difference)), ("", &difference.causes)];
     for (prefix, all) in named {
         for (at, (name, change)) in all.iter().take(MAX_ROWS).enumerate() {
-            // The first of the regions inside is `self`.
+            // The first row has no prefix: among the regions inside, the first is `self`.
             let prefix = if at == 0 { "" } else { prefix };
             rows.push((format!("{prefix}{}", short(name)), true, *change));
         }

@@ -294,7 +294,7 @@ fn read(dir: &Path, faults: &mut Faults) -> Result<Run> {
     }
     let recording = Inputs::of(dir).open(&[])?;
     faults.say(recording.warnings().filter(Warning::is_bad_input));
-    // Regions of no thread are divided along their paths.
+    // Regions that belong to no thread are divided along their paths.
     let options =
         Options { has_paths: !of_any(&recording.sessions).is_empty(), ..Options::default() };
     let regions = Regions::of(&recording, &options)?;

@@ -64,7 +64,7 @@ fn record_all(args: &Args, commands: [&OsStr; 2], out: &Folder) -> Result<[Side;
         one(args, command, out, WARM_UP)?;
         let path = out.by_descriptor().join(WARM_UP);
         session = session.max(size(&path)?);
-        // A run without regions is an error now, before all others are recorded.
+        // A run without regions is an error here, before any other run is recorded.
         let run = read_in(out, WARM_UP).and_then(|run| {
             if args.keep == Keep::Samples {
                 keep(&out.folder(WARM_UP)?, &run)?;
@@ -145,7 +145,7 @@ fn read_in(out: &Folder, name: &str) -> Result<Run> {
     })
 }
 
-/// Replaces the path by descriptor in a text with the directory's own path.
+/// Replaces each path by descriptor in a text with the path that the user knows.
 fn named(out: &Folder, text: &str) -> String {
     text.replace(&*out.by_descriptor().to_string_lossy(), &out.path().to_string_lossy())
 }
@@ -153,7 +153,7 @@ fn named(out: &Folder, text: &str) -> String {
 /// Records a run in a directory of this name.
 fn one(args: &Args, command: &OsStr, out: &Folder, name: &str) -> Result<()> {
     let (shown, here) = (command.to_string_lossy(), out.by_descriptor());
-    // The file has no name, so that only runs are in the directory, for `a-*` and `b-*`.
+    // The file has no name, so that the patterns `a-*` and `b-*` match only runs.
     let file = tempfile::tempfile_in(&here)
         .with_context(|| format!("cannot make a file in {}", out.path().display()))?;
     let mut record = Command::new(std::env::current_exe().context("cannot find this program")?);

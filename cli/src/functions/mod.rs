@@ -127,9 +127,9 @@ pub fn run(args: &Args) -> Result<()> {
     show(args, &dir, of_session, &Counts::default(), Faults::default())
 }
 
-/// Shows a function trace. `of_session`: the trace is that of the session in `args`. `made` counts the calls
-/// that are not in the trace, for a session whose functions are compiled in. `faults` are those of the
-/// session.
+/// Shows a function trace. `of_session`: whether the trace belongs to the session in `args`. `made` counts
+/// the calls that are not in the trace, for a session whose functions are compiled in. `faults` are the
+/// faults of the session.
 fn show(
     args: &Args,
     dir: &Path,

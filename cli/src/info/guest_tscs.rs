@@ -6,7 +6,7 @@ use hypertrace_timeline::clock::{Agreement, Contradicted, FRACTION};
 use hypertrace_timeline::{ClockMaps, ComparedTsc, GuestCpu, GuestTsc, KvmWord, Session};
 use std::fmt::{self, Write as _};
 
-/// Maximum number that is shown as text of each of these: contradicting clients, statements of KVM, and CPUs.
+/// Maximum number of contradicting clients, of statements of KVM, and of CPUs that are shown as text.
 const SHOWN: usize = 10;
 
 /// Error of 1 us, in units of host time ([`FRACTION`] in a nanosecond). A larger error leaves much of the

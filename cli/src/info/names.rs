@@ -292,7 +292,7 @@ fn event(owner: &[u8], text: &[u8]) -> Result<Option<Event>, ()> {
     Ok(Some((name.to_owned(), Some(fields))))
 }
 
-/// Takes a note: three words, an owner padded to a word, and a text. `None`: it is damaged.
+/// Takes a note: three words, an owner padded to a word, and a text. `None`: the note is damaged.
 fn note<'n>(notes: &mut &'n [u8]) -> Option<(&'n [u8], &'n [u8])> {
     let (head, rest) = notes.split_first_chunk::<12>()?;
     let word =

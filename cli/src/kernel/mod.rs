@@ -46,7 +46,7 @@ pub fn say_without(why: &anyhow::Error) {
     say(format_args!("the kernel's events are not recorded: {why:#}"));
 }
 
-/// Completes the recordings of killed processes, and removes their instances. Reports what it did.
+/// Completes the recordings of killed processes, and removes their instances. Reports what was completed.
 pub fn clean() {
     for found in sweep() {
         let dir = found.dir.display();

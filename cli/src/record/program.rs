@@ -115,7 +115,7 @@ fn record(
         if !left.is_empty() {
             say(outlived(&left));
         } else if args.all && has_none {
-            // Other threads' events were wanted.
+            // With `--all`, other threads' events were wanted, so the program may have none.
             say(format_args!("next: hypertrace report {} | less", out.display()));
         } else if !untraced && has_none {
             say(UNTRACED);

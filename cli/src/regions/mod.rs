@@ -422,7 +422,8 @@ impl Args {
         let of_any = self.of_any(sessions);
         let mut groups = regions.groups.iter().map(|group| of_any.contains(&group.name)).peekable();
         if groups.peek().is_some() && groups.all(|of_any| of_any) {
-            // Even with the kernel's events, the time of such regions is not divided without --path.
+            // Even with the kernel's events, the time of regions that belong to no thread is not divided
+            // without --path.
             warnings.push(text::OF_ANY.into());
         } else if !regions.has_kernel && sessions.iter().any(is_recording) {
             warnings.push("without the kernel's events, all time is unknown".into());

@@ -313,8 +313,8 @@ pub struct ExitRow<'a> {
     pub cells: Vec<(f64, u64)>,
 }
 
-/// Returns the rows of the kernel's or the VMM's part, the reason with the most time first. Returns no rows
-/// of the VMM's part if the reason of no exit is known there.
+/// Returns the rows of the kernel's or the VMM's part, the reason with the most time first. If no reason of
+/// an exit is known in the VMM's part, returns no rows of this part.
 pub fn exit_rows<'a>(columns: &[(&str, &'a Breakdown)], part: Part) -> Vec<ExitRow<'a>> {
     let cell = |exit: &Exit| match part {
         Part::Vmm => (0.0, exit.vmm_ns),

@@ -14,7 +14,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Returns a line for a session whose place on the timeline of the first one is unknown.
+/// Returns a line for a session whose place on the timeline of the first session is unknown.
 pub fn unplaced(first: &Session, session: &Session) -> Option<String> {
     let (a, b) = (first.counter().boot_id(), session.counter().boot_id());
     if let Some(offset) = session.offset() {
@@ -86,7 +86,7 @@ pub struct Inputs(Vec<Given>);
 
 const PATHS: &str = "inputs";
 
-/// Implemented by hand, because the text of an input says more than a path.
+/// This implementation is by hand, because the text of an input says more than a path.
 impl clap::Args for Inputs {
     fn augment_args(command: Command) -> Command {
         let path = clap::Arg::new(PATHS)
@@ -143,7 +143,7 @@ fn given(text: &Path) -> Result<Given, String> {
             ));
         }
         Ok(offset) => given.offset = Some(offset),
-        // A path with a letter too many.
+        // The text is a path with a letter too many.
         Err(_) if !is_path && !given.path.exists() => return Ok(Given::new(text)),
         Err(why) if is_time && !is_path => return Err(format!("{}: {why}", text.display())),
         Err(_) => given.guest_of = Some(after.into()),
@@ -162,7 +162,8 @@ impl Inputs {
         self.0.iter().map(|given| &*given.path).collect()
     }
 
-    /// Returns the inputs of each session: other inputs belong to a single one.
+    /// Returns the inputs of each session. Inputs that are not sessions can be used with a single session
+    /// only.
     ///
     /// # Errors
     /// If there are other inputs beside several sessions.
@@ -267,7 +268,7 @@ mod tests {
         assert_eq!(of("a@b@2ns+-1ns"), (path("a@b"), Some(Offset::new(2, Some(1))), None));
         std::fs::write(path("f"), "").unwrap();
         assert_eq!(of("f@S"), (path("f"), None, Some("S".into())));
-        // The session S does not exist, and neither does `g`.
+        // Neither the session S nor the file `g` exists.
         assert_eq!(of("g@S"), (path("g@S"), None, None));
         let session = path("2026");
         assert_eq!(of(&format!("f@{}", session.display())), (path("f"), None, Some(session)));

@@ -152,7 +152,7 @@ impl Lines {
             pad(buffer, event.name.len(), self.event_width);
             buffer.push(' ');
         }
-        // People read the function's name instead.
+        // The line has the function's name instead of this field.
         let is_hidden = |name: &str| event.kind == EventKind::Function && name == SYMBOL;
         event.fields.iter().filter(|(name, _)| !is_hidden(name)).for_each(|(name, value)| {
             buffer.push(' ');

@@ -53,7 +53,7 @@ fn sigint_ends_every_command_that_records_until_ctrl_c() {
         ["joined", "served", "memory", "received", "compared", "demo"].map(path);
 
     for (arguments, codes) in [
-        // 1: the kernel lets this user record nothing.
+        // The exit code is 1 if the kernel lets this user record nothing.
         (&["record", "-o", &joined, "-p", &pid][..], &[0, 1][..]),
         (&["serve", "-o", &served, "--file", &memory], &[0]),
         // The journal on stdin ends at once.

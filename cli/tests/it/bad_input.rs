@@ -601,8 +601,8 @@ fn readers() -> Vec<Vec<&'static str>> {
         "record" => vec![vec!["record", "-o", "S", "--pid", "1"]],
         "receive" => vec![vec!["receive", "journal", "-o", "R"]],
         "ctl" => vec![vec!["ctl", "-d", "S", "help"]],
-        // Neither command runs a guest: the file `patterns` has a line that is no pattern, and T lacks
-        // trace_marker_raw.
+        // Neither of these commands runs a guest: the file `patterns` has a line that is no pattern, and T
+        // lacks trace_marker_raw.
         "demo" => vec![
             vec!["demo", "-o", "D", "--trace", "events=patterns"],
             vec!["demo", "-o", "D", "--trace-backend", "ftrace:T"],

@@ -208,7 +208,7 @@ fn a_recording_in_progress_can_be_copied_with_its_newest_events() {
         Err(why) => return capability::missing("tracefs", why),
     };
 
-    // A single event does not fill a page, of which the kernel's buffers consist.
+    // The kernel's buffers consist of pages, and a single event does not fill a page.
     for programs in 1..=3 {
         assert!(Command::new("true").status().unwrap().success());
         std::thread::sleep(Duration::from_millis(400));

@@ -30,7 +30,7 @@ const FUNCTIONS: [(&str, bool); 7] = [
     ("dive", true),
     ("handler", true),
     ("constructed", true),
-    // Called before the library is open.
+    // This function is called before the library is open.
     ("first", false),
 ];
 

@@ -29,7 +29,7 @@ impl Place {
         self.0.path()
     }
 
-    /// Runs a program under `record`. Returns the lines of `report`, and its output.
+    /// Runs a program under `record`. Returns the lines of `report`, and the program's output.
     #[track_caller]
     fn trace<A: AsRef<OsStr>>(&self, name: &str, program: &[A]) -> (Vec<Line>, String) {
         let printed = self.run::<&str, A>(name, &[], program);
@@ -272,7 +272,7 @@ fn every_type_of_field_and_kind_of_event() {
             .collect();
         assert_eq!(found, expected, "{}", compiler.name);
 
-        // Without a host, the program reports that, and computes no value twice.
+        // Without a host, the program reports the missing host, and computes no value twice.
         let alone = run(&mut Command::new(&program));
         assert_eq!(alone.code, Some(4), "{alone:?}");
     }

@@ -437,7 +437,7 @@ fn what_kvm_adds_to_the_tsc_of_a_real_guest_is_told_and_a_false_offset_is_not_us
     assert!(told.iter().all(|tsc| tsc["is_used"] == true), "{told:?}");
     capability::used("kvm");
 
-    // An offset a millisecond less than KVM's.
+    // This offset is 2,500,000 ticks (about a millisecond) less than KVM's.
     let file = out.join("session.json");
     let mut json: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     for tsc in json["guest_tscs"].as_array_mut().unwrap() {

@@ -206,8 +206,8 @@ fn a_wait_for_a_cpu_is_named_with_who_had_it_and_acquits_nothing() {
     golden("waits", Runs::sides(6, 0.0, 9_000.0).transcript(""));
 }
 
-/// Returns a run of a guest's threads by both kernels, with the times that a thread of the host and a thread
-/// of the guest took.
+/// Returns a run of a guest's threads that both kernels recorded, with the times that a thread of the host
+/// and a thread of the guest took.
 fn made_guest_thread(number: u32, [stolen, behind]: [f64; 2]) -> Run {
     let of = |part: Part, more: f64, wait: &str| {
         let mut parts_ns = [0.0; PARTS];
@@ -776,7 +776,7 @@ fn two_commands_are_run_in_turn_and_compared() {
         capability::missing("tracefs", "why threads of the runs waited is not known");
     } else {
         capability::used("tracefs");
-        // Beside other load, the rest of the time may differ as much.
+        // Only this part is compared, because beside other load the rest of the time may differ as much.
         let part = |name: &str| {
             let parts = work["parts"].as_array().unwrap();
             parts.iter().find(|part| part["name"] == name).unwrap()["difference_ns"]

@@ -16,7 +16,7 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 const DEVICE: u64 = 0xc000_0000;
 
 /// Records a guest that makes a load and a store in each of its regions. The VMM needs `slower_ns` more for
-/// each load. `None` if this machine cannot do so, which is reported.
+/// each load. `None`, with a report, if this machine cannot record such a guest.
 fn record(regions: u64, slower_ns: u64) -> Option<Recorded> {
     let mut machine = kvm::machine(1)?;
     let host = Host::new(host::geometry(1));

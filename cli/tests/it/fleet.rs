@@ -59,7 +59,7 @@ fn add(fleet: &Path, [host, build, name]: [&str; 3], made: &Made, options: &[&st
     fs::write(folder.join(format!("{name}.csv")), samples.stdout).unwrap();
 }
 
-/// Runs `ask.py`. Returns what it prints.
+/// Runs `ask.py`. Returns what the script prints.
 fn ask(python: &Path, fleet: &Path, options: &[&str]) -> String {
     let script = build::root().join("examples/fleet/ask.py");
     let ran = run(Command::new(python).arg(script).arg(fleet).args(options));

@@ -286,7 +286,7 @@ fn has_field(line: &str, name: &str, value: &Value) -> bool {
         }
         Value::Bool(b) => [Some(u8::from(*b).to_string()), None, None],
         Value::String(text) => {
-            // The text is a number that is too large for a double, or a text.
+            // The value is a text, or a number that is too large for a double.
             let hex = text.parse::<u64>().map(|n| format!("{n:#x}"));
             [Some(text.trim_end().to_owned()), hex.ok(), None]
         }

@@ -141,7 +141,7 @@ pub fn check_cpus(session: &Path, least: u64) -> (usize, u64) {
     })
 }
 
-/// Checks as [`check_cpus`] does, by the switches that a function chooses.
+/// Checks as [`check_cpus`] does, by the switches for which `is_switch` is true.
 #[track_caller]
 pub fn check_cpus_by(
     session: &Path,
@@ -293,9 +293,9 @@ pub fn check_regions_by_both(session: &Path) {
     assert!(of("sleeping", "blocked_ns") > of("sleeping", "guest_ns"));
 }
 
-/// Returns the CPU time in nanoseconds of the regions that compute, each with a tolerance: by readings that
-/// the threads made within the regions, and by readings around the regions. Returns also a function that
-/// returns the time of a part of the regions of a name.
+/// Returns two measures of the CPU time in nanoseconds of the regions that compute, each with a tolerance: by
+/// readings that the threads made within the regions, and by readings around the regions. Returns also a
+/// function that returns the time of a part of the regions of a name.
 #[track_caller]
 fn regions_of(session: &Path) -> (f64, f64, impl Fn(&str, &str) -> f64) {
     // The threads have read their CPU time just inside and just outside of their regions. On a busy host, a

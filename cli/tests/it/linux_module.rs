@@ -331,7 +331,7 @@ fn leases_wait_for_nobody_elses_ring_or_mappings_and_dropped_events_kick_no_host
     let (_, dropped) = console.split_once("hypertrace_test: of 600000 events dropped ").unwrap();
     let dropped: u64 = dropped.lines().next().unwrap().trim().parse().unwrap();
     assert!((100_000..200_000).contains(&dropped), "{dropped}");
-    // Events that stay in a ring make less than 100 kicks in a second; blocks and pauses make some more.
+    // Events that stay in a ring make fewer than 100 kicks in a second; blocks and pauses make some more.
     let kicks = chip.count(Counter::KickTrapped);
     assert!((1..50_000).contains(&kicks), "{kicks}");
     assert_eq!(server.join().unwrap(), End::Closed);

@@ -36,7 +36,7 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 /// - `guest COMMAND`: gives the guest a command of its shell, and waits for its end. Ends with that command's
 ///   status
 /// - `more NUMBER`: waits until NUMBER more events have been recorded
-/// - `ready`: waits until a guest has booted; a guest that does not boot is reset as above
+/// - `ready`: waits until a guest has booted; resets a guest that does not boot, and waits again
 /// - `monitor COMMAND`: gives QEMU a command of its monitor, and waits for its end
 const FUNCTIONS: &str = r#"
 await() {

@@ -25,7 +25,7 @@ mount -t tmpfs none /dev/shm
 ";
 
 /// Runs a script in the machine with these programs in /bin. Returns the console's text. Tests read their
-/// results there, because the machine itself is the host that they test.
+/// results in the console's text, because the machine itself is the host that they test.
 fn run(linux: &Linux, programs: &[(&str, &Path)], script: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let options = ["-m", "2G"].map(str::to_owned);

@@ -18,7 +18,7 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 pub(crate) const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/read_perfetto.py");
 pub(crate) const READER: &str = "python3-perfetto";
 
-/// Memory limit in bytes, without regions.
+/// Maximum memory in bytes of an export without regions.
 const MAX_MEMORY: u64 = 64_000_000;
 
 /// Runs a command with stdout in a file. Returns the file's path.

@@ -89,7 +89,7 @@ pub(crate) fn imported(sessions: &[&Path]) -> Option<Imported> {
             add(&mut wanted_parts, part.label(), number(&line["duration_ns"]));
         }
     }
-    // Events that are no regions have a field of that name, too.
+    // Events that are no regions may have a field `id`, too.
     let mut regions = sums(&regions);
     regions.retain(|name, _| wanted_regions.contains_key(name));
     assert_eq!(regions, wanted_regions);

@@ -60,7 +60,8 @@ fn a_recording_that_does_not_begin_leaves_all_sessions_as_they_were() {
     ] {
         let ran = at(dir, args);
 
-        // As another user than root, the first does not get as far as the wrong event.
+        // For another user than root, the first command fails before it looks for the event, which does not
+        // exist.
         assert_ne!(ran.code, Some(0), "{args:?}: {ran:?}");
         assert_here(dir, &names);
         assert!(dir.join("hypertrace.data/second").exists(), "{args:?}");

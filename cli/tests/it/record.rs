@@ -366,8 +366,8 @@ fn a_program_is_recorded_alone_where_the_kernel_lets_nothing_be_recorded() {
     let mut command = command_without_kernel(&["demo", "--kernel", "-o", &demo]).unwrap();
     has_no_kernel(&run(&mut command), 0, Path::new(&demo), why);
 
-    // A command that asks for the kernel's events alone, of other processes, or for a comparison, records
-    // nothing instead.
+    // A command that asks for the kernel's events alone, for events of other processes, or for a comparison,
+    // does not record anything else instead.
     let pid = std::process::id().to_string();
     let refused = out("refused");
     for arguments in [
@@ -534,7 +534,7 @@ fn all_threads_of_the_machine_are_recorded() {
     while is_said && !said.contains("of all threads in ") {
         is_said = stderr.read_line(&mut said).unwrap() > 0;
     }
-    // No option names this shell.
+    // The recorder's options do not name this shell.
     let shell = Command::new("sh").args(["-c", "sleep 0.01; echo $$"]).output().unwrap();
     let thread = String::from_utf8(shell.stdout).unwrap().trim().parse::<u32>().unwrap();
     if is_said {

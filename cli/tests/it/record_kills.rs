@@ -46,7 +46,8 @@ impl Notes {
         Notes(tempfile::tempdir().unwrap())
     }
 
-    /// Returns a command that keeps its notes in this folder. `None`, with a report, if that is not possible.
+    /// Returns a command that keeps its notes in this folder. Returns `None`, with a report, if a command
+    /// cannot have such a folder.
     fn command<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Option<Command> {
         let place = "/run/hypertrace";
         let mount = format!("mkdir -p {place} && mount --bind {} {place}", self.0.path().display());
@@ -196,7 +197,7 @@ fn readers_are_told_about_a_recording_in_progress_and_cannot_hold_it_up() {
         readers.stderr.contains("user 0 has to complete them with `hypertrace report`"),
         "{readers:?}"
     );
-    // Only the owner can open the folder, so nobody else can lock it.
+    // Only the owner can open the folder, so nobody else can lock the folder.
     let mode = fs::metadata(out.join(".kernel")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
     drop(recorder);

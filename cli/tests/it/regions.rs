@@ -189,7 +189,7 @@ fn nap_and_spin() {
     }
 }
 
-/// Checks the regions of [`nap_and_spin`]. `asleep`: the parts that the sleep may be.
+/// Checks the regions of [`nap_and_spin`]. `asleep`: the parts to which the time of the sleep may belong.
 fn check_naps(dir: &Path, asleep: &[&str]) {
     let json: Value = regions(dir, &["--json"]).json();
     let (nap, spin) = (group(&json, "nap"), group(&json, "spin"));

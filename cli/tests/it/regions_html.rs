@@ -189,7 +189,7 @@ pub fn check_closed(text: &str, page: &Element) {
              base-uri 'none'; form-action 'none'"
         )
     );
-    // The policy comes before everything that it is for.
+    // The policy comes before everything that the policy applies to.
     assert!(text.find("Content-Security-Policy") < text.find("<style"));
     for element in page.everything() {
         for (name, value) in &element.attributes {

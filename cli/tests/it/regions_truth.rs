@@ -105,7 +105,7 @@ fn attach_spender(machine: &mut Machine) -> Arc<Mutex<Spender>> {
     let (vm, cpu) = (Arc::clone(machine.vm()), truth::first_cpu());
     let result = layout::BOARD + (Board::results_offset(0) + 8 * spend::COMPETED) as u64;
     let rival = Rival::start(cpu, OTHERS, move |turn| {
-        // ORDERING: the guest's load of this word decides about its own loop only.
+        // ORDERING: the guest's load of this word decides only how long the guest's own loop runs.
         vm.ram().store(turn, GuestAddress(result), Ordering::Relaxed).unwrap();
     });
     let (regions, before, after, part) = (Vec::new(), None, None, None);
@@ -364,8 +364,8 @@ impl Truth {
             spent[Kind::Unattributed as usize] * 100 <= spent[Kind::Duration as usize]
         });
         assert!(samples.len() as u64 >= ROUNDS - ROUNDS / 10, "{name}: {} regions", samples.len());
-        // `least` is the time that the readings themselves take, unless a loaded machine took the CPU even
-        // during the best readings.
+        // `least` is the time that the readings themselves take. Its maximum is for a loaded machine, which
+        // may have taken the CPU even during the best readings.
         let least = self.ns(samples[0].slack()).min(2 * READING);
         samples.truncate(samples.len() / 2);
         // A hypervisor that takes the CPU between the kernel's decision to switch and the switch's event

@@ -368,7 +368,7 @@ fn help_teaches_by_example() {
         let (_, examples) = rest.split_once("Examples:").unwrap();
         let wide = about.lines().chain(examples.lines()).find(|line| line.chars().count() > 80);
         assert_eq!(wide, None, "{command}");
-        // The list of parts is a list.
+        // The help of `regions` shows the parts as a list, with a line for each.
         assert!(
             command != "regions"
                 || about.contains("\n  VMM                the VMM handled an exit\n"),

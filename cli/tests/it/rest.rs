@@ -19,7 +19,7 @@ const SETTLE: Duration = Duration::from_millis(1500);
 /// one look every 16 ms, and some more.
 const MAX_A_SECOND: u64 = 150;
 
-/// Checks the recorder's process.
+/// Asserts that all threads of the recorder's process together wake seldom.
 #[track_caller]
 fn rests(pid: u32) {
     sleep(SETTLE);

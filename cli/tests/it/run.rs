@@ -191,7 +191,8 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // `record` forwards the signal to the program. Either may have ended.
+        // `record` forwards the signal to the program. The recorder or the program may have ended already, so
+        // an error is ignored.
         let _ = Command::new("kill").arg(self.0.id().to_string()).stderr(Stdio::null()).status();
         let _ = self.0.wait();
     }

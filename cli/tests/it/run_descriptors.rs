@@ -43,7 +43,7 @@ fn close_all_and_open_files(dir: &Path) -> Vec<File> {
 
 /// Sets, or only tests, a lock of a whole file. Returns whether no other description has such a lock.
 fn lock(file: &File, command: libc::c_int) -> bool {
-    // SAFETY: zeros are a lock.
+    // SAFETY: a lock of zeros only is a valid lock.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = libc::F_WRLCK as libc::c_short;
     // SAFETY: fcntl reads and writes `lock`.
@@ -92,7 +92,7 @@ fn a_programs_files_under_the_librarys_number_are_left_alone_and_all_is_recorded
         assert!((locked.len()..locked.len() + unlocked.len()).all(is_free), "and no others");
         return;
     }
-    // The library's number falls once into each half of the files.
+    // In each turn, the library's descriptor has a number in another half of the files.
     for half in [0, FILES / 2] {
         let dir = tempfile::tempdir().unwrap();
         let mut command = run_test(dir.path(), &[], this_test!(), dir.path().to_str().unwrap());
@@ -197,7 +197,7 @@ fn a_program_that_may_not_look_at_run_inherits_the_descriptor() {
     if traced::argument().is_some() {
         let location = std::env::var_os("HYPERTRACE_SEGMENT").unwrap();
         // The process is another user's process, without rights.
-        // SAFETY: takes a number.
+        // SAFETY: `setuid` takes a number and no memory.
         assert_eq!(unsafe { libc::setuid(65534) }, 0);
         assert!(File::open(location).is_err());
         hypertrace::event!("inherited");

@@ -128,7 +128,8 @@ fn a_span_is_a_region_with_typed_fields() {
 
     let events = events(dir.path());
 
-    // The first span of a place in the code says when the span was left, because it may be entered again.
+    // The first span of a place in the code says when the span was left, because the span may be entered
+    // again.
     let expected = ["http_request_begin", "poll_end", "http_request_record", "http_request_end"];
     assert_eq!(names(&events), expected);
     let id = events[0].fields["id"].clone();
@@ -150,7 +151,7 @@ fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Is pending `times` times.
+/// Future that is pending `times` times.
 async fn pending(times: u32) {
     for _ in 0..times {
         let mut is_pending = true;
@@ -229,7 +230,7 @@ fn the_regions_of_futures_are_the_futures_with_busy_and_idle_time() {
     let busy = request["total"]["duration_ns"].as_u64().unwrap() - idle;
     assert!(busy > 0 && request["children"].as_array().unwrap().len() == 1, "{request}");
     assert_eq!(request["children"][0]["duration_ns"], polls["total"]["duration_ns"]);
-    // The rest of the busy time is the drops'.
+    // The rest of the busy time is the time of the drops.
     let own = &request["self"];
     let drops = own["duration_ns"].as_u64().unwrap() - idle;
     assert_eq!(drops + polls["total"]["duration_ns"].as_u64().unwrap(), busy, "{request}");

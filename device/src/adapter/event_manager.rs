@@ -84,7 +84,8 @@ impl MutEventSubscriber for DrainLoop {
         self.next = Instant::now() + KICK_SPACING;
         let wait = self.chip.drain(&self.policy, is_kicked);
         if wait == Some(Duration::ZERO) {
-            // There is more to take: come back after the loop's other subscribers.
+            // There is more to take, so the kick makes the loop call this subscriber again after its other
+            // subscribers.
             self.next = Instant::now();
             self.kick.wake();
         }

@@ -155,7 +155,7 @@ fn curve(sorted: &[u64]) -> (Vec<f64>, Vec<f64>) {
     let (mut x, mut y): (Vec<f64>, Vec<f64>) = (Vec::new(), Vec::new());
     for rank in ranks.into_iter().filter(|rank| *rank > 0) {
         let duration = sorted[rank - 1];
-        // A logarithmic axis has no 0.
+        // 0 becomes 0.5, because a logarithmic axis has no 0.
         let shown = (duration as f64).max(0.5);
         if x.last() != Some(&shown) {
             x.push(shown);

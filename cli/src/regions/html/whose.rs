@@ -23,7 +23,8 @@ pub struct Whose {
 pub struct Text {
     /// The name and number of the region's thread.
     pub thread: String,
-    /// Fields of the event that begins the region, without the id, as `NAME=VALUE`. Empty if there are none.
+    /// Fields of the event that begins the region, without the id, as `NAME=VALUE`. Empty if the event has no
+    /// other fields.
     pub fields: String,
 }
 

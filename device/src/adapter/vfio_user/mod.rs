@@ -75,14 +75,14 @@ pub enum End {
 }
 
 impl End {
-    /// Makes the end of a client that takes too long for `what`.
+    /// Returns the end of a client that takes too long for `what`.
     fn late(what: &str) -> End {
         End::Protocol(format!("{what} after {} s", PATIENCE.as_secs()))
     }
 }
 
-/// Serves the function to the client on this connection until one side ends the connection, which must be
-/// blocking. Changes the connection's timeouts.
+/// Serves the function to the client on this connection until one side ends the connection. The connection
+/// must be blocking. Changes the connection's timeouts.
 ///
 /// # Errors
 /// If the connection fails for any other reason.
@@ -161,8 +161,8 @@ impl Connection<'_> {
         }
     }
 
-    /// Limits the next wait if it is for the first message or for the rest of one. Makes no system call from
-    /// one wait between messages to the next.
+    /// Limits the next wait if the wait is for the first message or for the rest of a message. From one wait
+    /// between messages to the next, this function makes no system call.
     fn limit_wait(&mut self) -> io::Result<()> {
         let is_between = self.has_version && self.received.is_empty();
         if is_between && !self.is_limited {
@@ -248,7 +248,7 @@ impl Connection<'_> {
                 Err(Errno::INTR) => continue,
                 Err(why) => return Err(why.into()),
             }
-            // Descriptors go only with the first byte.
+            // Only the first byte carries descriptors.
             control.clear();
         }
         Ok(())
@@ -366,7 +366,7 @@ impl Connection<'_> {
             return self.refuse(message);
         }
         match (access.region, bar(access.region)) {
-            // Ignored, because the client decodes the BARs.
+            // A change of a BAR's address is ignored, because the client decodes the BARs.
             (CONFIG_SPACE, _) => self.function.config_write(access.offset, data, |_| ()),
             (_, Some(region)) => {
                 self.is_used = true;
@@ -399,14 +399,14 @@ impl Connection<'_> {
 }
 
 /// Waits until the other side has closed the connection, at most for `wait`. Returns whether the other side
-/// has closed it; false in doubt.
+/// has closed the connection; false in doubt.
 fn hangs_up(stream: &UnixStream, wait: Duration) -> bool {
     let begin = Instant::now();
     loop {
         let left = wait.saturating_sub(begin.elapsed());
         let timeout =
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        // No flags, because `poll` always reports a hang-up.
+        // `poll` needs no flags here, because it always reports a hang-up.
         let mut polled = [PollFd::new(stream, PollFlags::empty())];
         match poll(&mut polled, Some(&timeout)) {
             Ok(0) if left.is_zero() => return false,

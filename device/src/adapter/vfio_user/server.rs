@@ -28,7 +28,7 @@ pub enum Notice {
     /// closed while a VMM is served is reported. The refused VMM may report only that its connection was
     /// closed, or nothing.
     Refused,
-    /// A VMM's connection failed, or the server ended it because of what the VMM sent.
+    /// A VMM's connection failed, or the server ended the connection because of what the VMM sent.
     Ended(io::Result<End>),
 }
 
@@ -171,7 +171,7 @@ fn sends(stream: &UnixStream) -> bool {
 
 /// Returns whether the other side of a connection has closed it.
 fn has_closed(stream: &UnixStream) -> bool {
-    // No flags, because `poll` always reports a hang-up.
+    // `poll` needs no flags here, because it always reports a hang-up.
     let mut polled = [PollFd::new(stream, PollFlags::empty())];
     poll(&mut polled, Some(&Timespec::default())).is_ok_and(|n| n > 0)
 }

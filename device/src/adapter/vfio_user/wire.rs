@@ -140,8 +140,8 @@ impl Message<'_> {
         self.answer(REPLY, 0, parts, out);
     }
 
-    /// Appends a reply that the command failed. The reply's body is the command's body and then `more`,
-    /// because some clients wait for as many bytes as a reply without an error has.
+    /// Appends a reply that says that the command failed. The reply's body is the command's body and then
+    /// `more`, because some clients wait for as many bytes as a reply without an error has.
     pub fn refuse(&self, errno: i32, more: &[u8], out: &mut Vec<u8>) {
         self.answer(REPLY | ERROR, errno as u32, &[self.body, more], out);
     }
@@ -204,7 +204,8 @@ mod tests {
     }
 
     proptest! {
-        /// A message lies within any bytes, and a part of the bytes gives the same result.
+        /// A message that is found in any bytes lies within these bytes. If a part of the bytes gives a
+        /// result, the result is the same.
         #[test]
         fn any_bytes_have_a_first_message_or_none(
             mut bytes in prop::collection::vec(any::<u8>(), 0..100),
