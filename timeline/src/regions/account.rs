@@ -195,7 +195,7 @@ pub struct Account {
     last_border: i64,
     /// Maximum number of intervals in `waiting`.
     most: usize,
-    /// Whether the thread had an event of its own while another thread had the CPU. If so, a switch is
+    /// Whether the thread had an event of its own while another thread had the CPU. If true, a switch is
     /// missing, or the event belongs to another thread.
     pub is_contradicted: bool,
     pub switches: Switches,
@@ -394,7 +394,8 @@ impl Account {
         }
     }
 
-    /// Returns the reason of the exit that is on its way to the VMM; 0 if none is known.
+    /// Returns the reason of the exit that is on its way to the VMM; 0 if there is no such exit, or if the
+    /// reason is not known.
     pub fn reason(&self) -> Reason {
         use Mode::{Access, AccessLeave, Exit, Leave};
         match self.mode {
@@ -413,7 +414,7 @@ impl Account {
         self.seen_on = None;
     }
 
-    /// Ends the account. All time that is not proven by then becomes unknown.
+    /// Ends the account. All time that is not proven yet becomes unknown.
     pub fn end(&mut self) {
         if let Some(last) = self.last {
             self.skip(last.max(self.last_border));
@@ -447,12 +448,12 @@ impl Account {
         self.waiting.clear();
     }
 
-    /// Returns the exit that began with the proven intervals, if one did.
+    /// If an exit began with the proven intervals, returns the exit's reason.
     pub fn new_exit(&self) -> Option<Reason> {
         self.exit
     }
 
-    /// Takes the exit that began with the proven intervals, if one did.
+    /// If an exit began with the proven intervals, returns the exit's reason and forgets the exit.
     pub fn take_exit(&mut self) -> Option<Reason> {
         self.exit.take()
     }
@@ -485,14 +486,15 @@ impl Account {
         }
         let (ends, begins) = self.modes(mark);
         let part = match self.mode.filter(|mode| ends.contains(mode)) {
-            // The guest runs again, and nothing shows since when. So all of this time counts as the guest's.
+            // The guest runs again, but nothing shows when the guest began to run. So all of this time counts
+            // as the guest's.
             Some(Mode::Access | Mode::Entry) if mark == Mark::Guest => self.own,
             // The kernel completed the exit by itself, because an exit that goes to the VMM has other marks.
             // So the guest has run again.
             Some(Mode::Access) if matches!(mark, Mark::Exit | Mark::Access | Mark::Port) => {
                 self.own
             }
-            // The VMM ran, and so did the kernel on the way to the VMM and back.
+            // In this time, the VMM ran, and the kernel ran on the way to the VMM and back.
             Some(Mode::Return) if mark == Mark::Load => Part::Vmm,
             Some(Mode::Guest) => self.own,
             Some(Mode::Interrupt) => Part::HostInterrupt,
@@ -571,8 +573,8 @@ impl Account {
     }
 
     /// Merges waiting intervals that have the same part and no border of a region between them. The order of
-    /// such intervals does not matter, because each region has all of them or none. If too many intervals
-    /// remain, the remaining intervals become unknown.
+    /// such intervals does not matter, because each region contains either all of these intervals or none. If
+    /// too many intervals remain, the remaining intervals become unknown.
     fn merge(&mut self) {
         let (before, first) = (self.waiting.len(), self.waiting[0].from);
         let many = Unknown::TooMany.number();

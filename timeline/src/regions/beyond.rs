@@ -25,7 +25,7 @@ pub(super) struct LastHalt {
 /// recordings.
 pub(super) struct Beyond<'a> {
     pub session: usize,
-    /// For each trace, the sessions that the trace shows, as in the pass.
+    /// For each kernel's trace, the sessions whose threads the trace may show, as in the field of the pass.
     pub traced: &'a [Vec<(usize, usize)>],
     pub cpus: &'a [Option<Cpus>],
     /// Returns the clock of the guest that a trace shows.
@@ -36,7 +36,7 @@ pub(super) struct Beyond<'a> {
 
 impl Beyond<'_> {
     /// Hands over the steps of `of`, which is a divided time of a guest's thread. `clock` is the guest's
-    /// clock. The thread had the CPU `of.cpu` in this time, or next.
+    /// clock. The thread had the CPU `of.cpu` in this time, or right after this time.
     pub fn steps(
         &mut self,
         clock: Option<u32>,

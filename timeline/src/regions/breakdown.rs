@@ -34,10 +34,10 @@ pub struct Breakdown {
     /// is not wanted.
     pub path: Vec<PathStep>,
     /// Number of regions that `exits`, `waits` and `path` cover. If there are too many regions, the details
-    /// of some are dropped.
+    /// of some regions are dropped.
     pub exits_of: u64,
     /// Number of regions during which a hypervisor may have taken time from the machine's CPUs; `None` if no
-    /// recording says so.
+    /// recording says whether a hypervisor took time.
     pub steal_regions: Option<u64>,
     /// Maximum time in nanoseconds that a hypervisor can have taken from the regions while their threads had
     /// a CPU: the mean of the regions, or the sum in a total. `None` if the time is not known.
@@ -234,8 +234,8 @@ impl Breakdown {
         self.exits_of = sums.count;
     }
 
-    /// Makes the path as long as the regions. If the path is shorter only because means are rounded, the
-    /// longest step gets the rest. If not, the rest becomes a step of which nothing is known.
+    /// Makes the path as long as the regions. If the path is shorter because means are rounded, the longest
+    /// step gets the rest. Otherwise, the rest becomes a step of which nothing is known.
     pub(super) fn complete_path(&mut self, named: Named<'_>) {
         let left = self.duration_ns.saturating_sub(self.path.iter().map(|step| step.ns).sum());
         let are_rounded = left <= self.path.len() as u64;
@@ -255,8 +255,8 @@ pub(super) fn rank(len: usize, part: f64) -> usize {
     ((len as f64 * part).ceil() as usize).clamp(1, len.max(1)) - 1
 }
 
-/// Returns the rank nearest to `rank` whose region has details. Returns `rank` if no region has details
-/// within a thousandth of all regions around `rank`.
+/// Returns the rank that is nearest to `rank` and has a region with details. If no region within a thousandth
+/// of all regions around `rank` has details, returns `rank`.
 pub(super) fn nearest(store: &Store, order: &[u32], rank: usize) -> usize {
     let most = order.len() / 1000;
     let has = |at: &usize| order.get(*at).is_some_and(|index| store.detail(*index).is_some());
@@ -264,9 +264,9 @@ pub(super) fn nearest(store: &Store, order: &[u32], rank: usize) -> usize {
     around.into_iter().find(has).unwrap_or(rank)
 }
 
-/// Returns the mean waits of a group: `sums` divided by the number of regions. If `are_all`, i.e. `sums` has
-/// the waits of all regions, the means add up to the parts of `mean`: the rest of each part becomes a wait
-/// whose cause was not recorded.
+/// Returns the mean waits of a group: `sums` divided by the number of regions. If `are_all` is true, `sums`
+/// has the waits of all regions, and the means add up to the parts of `mean`: the rest of each part becomes a
+/// wait whose cause was not recorded.
 fn mean_waits(sums: &GroupWaits, mean: &Times, regions: u64, are_all: bool) -> GroupWaits {
     let mut left = *mean;
     let mut means = GroupWaits::default();
@@ -290,8 +290,9 @@ fn mean_waits(sums: &GroupWaits, mean: &Times, regions: u64, are_all: bool) -> G
     means
 }
 
-/// Returns sums of exits, divided by the number of regions. `of`: the mean times of all regions, if the exits
-/// come from all regions. Then the exits' times in the kernel and in the VMM add up to these two parts.
+/// Returns sums of exits, divided by the number of regions. If the exits come from all regions, `of` has the
+/// mean times of all regions, and the exits' times in the kernel and in the VMM add up to these two parts of
+/// `of`.
 fn mean_exits(
     sums: &[Exits; REASONS],
     reasons: &[Arc<str>],

@@ -51,11 +51,11 @@ pub enum Cause {
         session: Option<usize>,
     },
     /// No thread had the CPU for which the thread waited, because a wake-up, or a move from another CPU, was
-    /// under way. As the cause of a wake-up, this is the kernel's idle loop.
+    /// under way. If this is the cause of a wake-up, the kernel's idle loop woke the thread.
     Idle,
     /// A high resolution timer.
     Timer,
-    /// A hard interrupt, with the name of its handler if that was recorded.
+    /// A hard interrupt, with the name of its handler if the name was recorded.
     Interrupt(Option<String>),
     /// A softirq, with its name if its beginning was recorded.
     Softirq(Option<&'static str>),

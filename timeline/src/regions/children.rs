@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
 //! Regions inside others. A region that begins and ends in another region of the same client, or of the same
-//! thread of the VMM, is a child of the innermost one. The children of a parted span are the spans that name
-//! the parted span as their parent. If there are none in the span's group, the span's polls are its children.
+//! thread of the VMM, is a child of the innermost such region. The children of a parted span are the spans
+//! that name the parted span as their parent. If the span's group has no such spans, the span's polls are its
+//! children.
 //!
 //! The regions of a client are stored in the order of their ends, and each region has its depth. If the
 //! regions are read from the last to the first, a parent comes before its children:
@@ -116,7 +117,7 @@ fn families(
     })
 }
 
-/// Adds the spans inside parted spans to the children of those that are parents.
+/// Adds the spans inside parted spans to the children of the parted spans for which `is_parent` is true.
 fn add_inner(
     found: &mut [Vec<Child>],
     groups: &[Group],
@@ -141,8 +142,8 @@ fn plus(to: &mut Times, times: &Times) {
     to.0.iter_mut().zip(times.0).for_each(|(sum, ns)| *sum = sum.saturating_add(ns));
 }
 
-/// Returns the children of those regions that are parents, by the number of the parent's group. The polls of
-/// spans are not among the children.
+/// Returns the children of the regions for which `is_parent` is true, by the number of the parent's group.
+/// The polls of spans are not among the children.
 pub(super) fn of_parents(
     groups: &[Group],
     store: &Store,

@@ -20,8 +20,8 @@ pub struct Choice {
     pub from_ns: Option<i64>,
     /// Unix time in nanoseconds. A region must begin before this time.
     pub to_ns: Option<i64>,
-    /// Whether regions named `empty` are always shown, even if the other fields leave these regions out. They
-    /// measure the cost of a region.
+    /// Whether regions named `empty` are always shown, even if the other fields leave these regions out.
+    /// These regions measure the cost of a region.
     pub keeps_empty: bool,
 }
 

@@ -659,7 +659,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Ends the accounts. All time that is not known by then stays unknown.
+    /// Ends the accounts. All time that is still unknown stays unknown.
     fn end_accounts(&mut self) {
         for session in 0..self.hosts.len() {
             let threads = 0..self.hosts[session].threads.len();

@@ -373,7 +373,7 @@ impl Cpus {
                     (None, _) => {}
                 }
                 if self.woken.len() >= MAX_WOKEN && !self.woken.contains_key(&woken) {
-                    // The forgotten wake-ups then count as missing.
+                    // Wake-ups that are forgotten count as missing.
                     self.woken.clear();
                 }
                 self.woken.insert(woken, Woken { time, by });
@@ -501,8 +501,8 @@ pub(super) fn all_threads<'c>(
 }
 
 impl Cpu {
-    /// Forgets interrupts in which an event of this context cannot be. These interrupts have ended, but the
-    /// events of their ends may be missing.
+    /// Forgets interrupts that cannot be running at an event of this context. These interrupts have ended,
+    /// but the events of their ends may be missing.
     fn leave_interrupts(&mut self, context: u8) {
         if context & HARD == 0 {
             self.handler = None;
@@ -526,7 +526,7 @@ impl Cpu {
     /// Takes a switch away from the thread that has the CPU.
     fn switch(&mut self, time: i64, away: Option<Task>, to: Option<Task>) {
         if let (Some(Turn { task: Ok(task), .. }), Some(away)) = (self.turns.back_mut(), away) {
-            // The later name counts, because a thread may change its name.
+            // The name in the later event counts, because a thread may change its name.
             *task = away;
         }
         self.push(time, to.ok_or(Unknown::Missing));

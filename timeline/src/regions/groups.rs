@@ -41,10 +41,10 @@ pub(super) struct Groups {
     by_value: HashMap<Key, u32>,
     /// Numbers of spans' targets, from 1 on, by target.
     targets: HashMap<String, u32>,
-    /// Number of groups from which on new names get no groups. The rest of the groups is for the other names
+    /// Number of groups at which new names get no more groups. The rest of the groups is for the other names
     /// of each session.
     most_names: usize,
-    /// Number of groups from which on new values get no groups. The rest of the groups is for new names, and
+    /// Number of groups at which new values get no more groups. The rest of the groups is for new names, and
     /// for the other values of each name.
     most_values: usize,
     /// Whether some values have no group of their own.
@@ -189,8 +189,8 @@ impl Groups {
         self.set_empty(store);
         children::find(&mut self.all, store, spans);
         self.all.iter_mut().for_each(Group::show);
-        // A group without regions is left out. It was made for regions that were put into other groups when
-        // the regions ended.
+        // A group without regions is left out. Such a group was made for regions that were put into other
+        // groups when the regions ended.
         let has_any = |group: &Group| group.count > 0 || group.not_counted.iter().any(|n| *n > 0);
         let numbers = self.all.len();
         self.all.retain(has_any);
@@ -259,7 +259,8 @@ impl Groups {
         if medians.is_empty() {
             return;
         }
-        // The group of other names has no such cost, because its regions can be of both kinds.
+        // The group of other names gets no cost of an empty region, because some of its regions may begin
+        // with reference points and others not.
         for group in self.all.iter_mut().filter(|group| group.name_number.is_some()) {
             let own = |index: &u32| {
                 let sample = store.get(*index);

@@ -595,7 +595,8 @@ impl Host {
         event.bound_ns() == Some(0) || clocks.any(|of_kernel| Some(of_kernel) == clock)
     }
 
-    /// Takes a client's own event for the account of its thread. `clock` is the guest's clock that stamps it.
+    /// Takes a client's own event for the account of its thread. `clock` is the guest's clock that stamps the
+    /// event.
     pub fn guest(&mut self, at: usize, time: i64, bound: Option<u64>, clock: Option<u32>) {
         let thread = &mut self.threads[at];
         // If the event and the kernel's events have the same clock, their order is right, even if this clock

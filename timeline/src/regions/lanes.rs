@@ -64,8 +64,8 @@ pub struct Lane {
     /// run. At other times, the thread needed no CPU, or it is not known what the thread did. `None` if only
     /// the session's own threads were recorded.
     pub turns: Option<Vec<Turn>>,
-    /// Whether intervals and turns cover all of the time. If there are too many intervals or turns, then the
-    /// ones outside of the region are removed first, and short ones before long ones.
+    /// Whether intervals and turns cover all of the time. If there are too many intervals or turns, entries
+    /// outside of the region are removed first, and short entries before long entries.
     pub is_whole: bool,
 }
 
@@ -85,8 +85,8 @@ pub struct Turn {
 }
 
 impl Lane {
-    /// Removes intervals until `most` intervals are left, and turns until `most` turns are left. Those
-    /// outside of the region go first, the shortest first.
+    /// Removes intervals until `most` intervals are left, and turns until `most` turns are left. Entries
+    /// outside of the region are removed first, and short entries before long entries.
     pub fn shorten(&mut self, most: usize, window: &Window) {
         let times = |interval: &Interval| (interval.from, interval.to);
         self.is_whole &= shorten(&mut self.intervals, times, most, window);
@@ -121,7 +121,7 @@ fn shorten<T>(
 }
 
 /// Returns who had the CPU that a thread had, or for which the thread waited. If an event of the kernel ends
-/// such an interval, the event is on that CPU.
+/// such an interval, the event is on the CPU that the thread had or waited for.
 fn turns(intervals: &[Interval]) -> Vec<Turn> {
     let mut turns: Vec<Turn> = Vec::new();
     for interval in intervals {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Finds the mark that an event is for a thread. The name of each kind of event is looked up once.
+//! Finds which mark an event is for a thread. The name of each kind of event is looked up once.
 
 use super::account::{Exactness, Mark, Why};
 use super::parts::{REASONS, Reason};
@@ -144,7 +144,7 @@ impl Kernel {
     }
 }
 
-/// Kinds of events that a kernel's trace has. Only kinds whose absence matters are here.
+/// Kinds of events that a kernel's trace has. The struct has only kinds whose absence matters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Kinds {
     exits: bool,

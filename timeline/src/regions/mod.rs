@@ -261,8 +261,8 @@ pub struct ProvenVcpu {
     pub cpu: u16,
     /// Number of the thread.
     pub tid: u32,
-    /// Unix time in nanoseconds from which it is refuted that the thread runs the CPU; `None` if no event
-    /// refutes this.
+    /// Unix time in nanoseconds from which on an event refutes that the thread runs the CPU; `None` if no
+    /// event refutes this.
     pub until_ns: Option<i64>,
 }
 
@@ -275,7 +275,7 @@ type Sink<'a> = &'a mut dyn FnMut(&ThreadInterval<'_>);
 pub struct Regions {
     /// Groups by name, then by session and value. Groups of other names are last.
     pub groups: Vec<Group>,
-    /// Names of the sessions: the names of their directories, with a number if two are the same.
+    /// Names of the sessions: the names of their directories, with a number if two names are the same.
     pub sessions: Vec<String>,
     /// Names of exits' reasons, by [`Interval::reason`].
     pub reasons: Vec<Arc<str>>,
@@ -283,7 +283,7 @@ pub struct Regions {
     pub causes: Vec<CauseEntry>,
     /// Names of events, by [`Evidence::event`]. Guests choose these names: escape them.
     pub events: Vec<Arc<str>>,
-    /// Faults of inputs that could be read all the same, and what could not be known.
+    /// Faults of inputs that could be read in spite of these faults, and facts that could not be known.
     pub warnings: Vec<Warning>,
     /// Whether there are more regions than are kept, so that later regions are missing.
     /// [`NotCounted::TooMany`] counts the missing regions, except for regions that would only be children.
@@ -301,17 +301,17 @@ pub struct Regions {
     /// Whether a kernel's trace says what a thread of a region did.
     pub has_kernel: bool,
     /// Time that an outer hypervisor took from the hosts' CPUs while their kernels were recorded, in
-    /// milliseconds; `None` if no kernel's trace says so.
+    /// milliseconds; `None` if no kernel's trace gives this time.
     pub steal_ms: Option<u64>,
     /// Maximum of `steal_ms` within the error of its counter, in milliseconds.
     pub steal_at_most_ms: u64,
     /// Time that the host took from guests' CPUs, as the guests' kernels counted it, in milliseconds. A guest
     /// counts only if no part shows this time. A part shows this time if the host's kernel divides the
-    /// guest's time. `None` if no guest's kernel says so.
+    /// guest's time. `None` if no guest's kernel gives this time.
     pub guest_steal_ms: Option<u64>,
     /// CPUs of guests whose threads of the host are known, if both kernels were recorded.
     pub vcpus: Vec<ProvenVcpu>,
-    /// Logged threads by session.
+    /// Threads with kept intervals, by session.
     threads: Vec<Vec<lanes::Logged>>,
     /// Whether the events of all threads of a session's machine were recorded, by session.
     has_all_threads: Vec<bool>,

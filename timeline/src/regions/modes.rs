@@ -3,9 +3,9 @@
 //! The maximum time that a guest's thread can have run, if only the host's kernel was recorded. The maximum
 //! is the time in which at least one vCPU may have been in guest mode.
 //!
-//! The guest's kernel may move its thread to another vCPU at any time, and the host does not see that. So the
-//! thread may have run while any vCPU was in guest mode, and did not run while all vCPUs were proven to be
-//! out of guest mode.
+//! The guest's kernel may move its thread to another vCPU at any time, and the host does not see such a move.
+//! So the thread may have run while any vCPU was in guest mode, and did not run while all vCPUs were proven
+//! to be out of guest mode.
 
 use super::parts::{Interval, Part};
 use std::collections::{BTreeMap, BTreeSet};

@@ -206,7 +206,7 @@ pub struct Sums {
     moves: u32,
 }
 
-/// What was added to sums: how the time of a region divides.
+/// Difference of two sums: how the time of a region divides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Divided {
     pub times: Times,

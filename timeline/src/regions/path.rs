@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
 //! The critical path of a region, from its end back to its begin. While the region's thread was blocked, the
-//! path shows what the waker did, which is the thread that woke the region's thread. While the waker was
-//! blocked, the path shows what the waker's waker did, and so on.
+//! path shows what the waker did: the thread that woke the region's thread. While the waker was blocked, the
+//! path shows what the waker's waker did, and so on.
 //!
 //! ```text
 //! a   running | blocked .................. | runnable | running
@@ -237,8 +237,8 @@ impl History {
         }
     }
 
-    /// Takes a thread whose process executes a new program. All other threads of the process have ended
-    /// before.
+    /// Takes a thread whose process executes a new program. At this time, all other threads of the process
+    /// have ended.
     pub fn executed(&mut self, tid: u32) {
         if let Some(last) = self.threads.get_mut(&tid) {
             (last.process, last.is_killed) = (self.processes.start(), false);
@@ -444,8 +444,8 @@ impl History {
                     return None;
                 };
                 *kills -= 1;
-                // This thread was told to end as soon as the thread that began the end of the process had
-                // ended, or had sent the signal.
+                // This thread was told to end as soon as `by`, the thread that began the end of the process,
+                // had ended or had sent the signal.
                 let told = time.clamp(from, to);
                 let rest = Stretch { tid, at, from: told, to };
                 return Some((rest, Stretch { tid: by, at: by_at, from, to: told }));

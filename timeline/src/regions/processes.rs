@@ -23,7 +23,7 @@ pub(super) type Number = Option<u32>;
 pub(super) struct Beginner {
     /// Number of the thread; `None` if an interrupt sent the signal.
     pub tid: Option<u32>,
-    /// Place of the thread's last record at that time.
+    /// Place of the thread's last record at the time `time`.
     pub at: u64,
     /// Time at which the thread ended, or sent the signal.
     pub time: i64,

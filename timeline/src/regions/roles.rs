@@ -206,7 +206,7 @@ impl Role {
 
     /// Returns the number of the span around the span that an event begins, 0 if there is none.
     pub fn parent(self, event: &EventRef<'_>) -> u64 {
-        // `begins_span` wants the field there.
+        // `begins_span` accepts only events that have the field at this place.
         match (self.span, event.fields.iter().nth(1)) {
             (Some(OfSpan::Begin(_)), Some((_, ValueRef::Unsigned(parent)))) => parent,
             _ => 0,
@@ -335,7 +335,7 @@ impl Roles {
 }
 
 /// What is known about the kernels' events, by trace and by number of the format. The first event of each
-/// format tells all of this.
+/// format gives all of these facts.
 #[derive(Debug)]
 pub(super) struct ByFormat<T>(Vec<Vec<Option<T>>>);
 

@@ -11,7 +11,8 @@
 //! ```
 //!
 //! A span that is entered once, on the thread that closes it, is an ordinary region of that thread: its end
-//! lacks the field `any_client`. Any other span is *parted*: its time is the polls', and idle.
+//! lacks the field `any_client`. Any other span is *parted*: its time consists of the times of its polls and
+//! of idle time.
 
 pub(super) mod inner;
 
@@ -67,13 +68,13 @@ pub(super) struct Span {
     pub place: Place,
     /// [`Lost::times`] of the span's process, and [`OfSession::of_kernel`], at the time when the span began.
     losses: (u64, u64),
-    /// Number that tells the span from a later one with the same key.
+    /// Number that tells the span from later spans with the same key.
     number: u64,
-    /// The same number, once polls of the span are known.
+    /// The same number, if polls of the span are known.
     pub parted: Option<u64>,
-    /// The span around this one, if that may be parted.
+    /// The span around this span, if the span around may be parted.
     inside: Option<Box<Inside>>,
-    /// The spans inside this one.
+    /// The spans inside this span.
     around: Option<Box<Around>>,
 }
 
@@ -134,7 +135,7 @@ impl Parted {
         if self.inside.is_empty() {
             self.counted = Some(place);
         }
-        // If the place is inside already, the end of the place's last poll is missing.
+        // If the place is in `inside` already, the end of the place's last poll is missing.
         if !self.inside.contains(&place) {
             match self.inside.len() < MAX_INSIDE {
                 true => self.inside.push(place),
@@ -157,7 +158,7 @@ impl Parted {
         is_counted
     }
 
-    /// Returns the last poll that ended, if it was here and is a region: its index in the store.
+    /// If the last poll that ended was at this place and is a region, returns the poll's index in the store.
     pub fn take_last(&mut self, place: Place) -> Option<u32> {
         let (_, index, counts) = self.last.take().filter(|(of, ..)| *of == place)?;
         self.polls -= 1;
@@ -256,7 +257,7 @@ pub(super) struct Spans {
     left: HashMap<Place, u64>,
     /// The parted spans.
     pub whole: Vec<Whole>,
-    /// Number of spans that were given up, as too many were open.
+    /// Number of spans that were given up, because too many spans were open.
     pub beyond: u64,
 }
 
@@ -305,7 +306,7 @@ impl Spans {
         None
     }
 
-    /// Notes the begin of a span, which names another span as the one around it, or 0.
+    /// Notes the begin of a span. `parent` is the number that the span names as the span around it, or 0.
     pub fn begin(&mut self, key: Key, name: u32, place: Place, (parent, time): (u64, i64)) {
         self.last += 1;
         let (number, of) = (self.last, &mut self.sessions[key.session]);

@@ -23,7 +23,7 @@ use crate::filter::{Answers, RegionRef};
 
 /// Maximum number of switches and wake-ups on all paths that are walked for a single region. A region needs
 /// such a walk if the region may end on another thread, or if its times come from another clock than the
-/// kernel's. After this number, further paths are not known.
+/// kernel's. If the walks reach this number, further paths are not known.
 const MAX_WALKED: u64 = 1 << 26;
 
 impl Pass<'_> {
@@ -69,7 +69,7 @@ impl Pass<'_> {
         };
         let same_id = match self.options.select {
             Select::Names(_) => SameId::Joins,
-            // There are no ids.
+            // These regions have no ids.
             Select::Between(..) => SameId::Replaces,
         };
         if let Some((at, number)) = begun.filter(|_| self.options.has_paths && !role.is_of_any)
@@ -98,7 +98,7 @@ impl Pass<'_> {
                 }
             }
             Some(Begun::Again { new, is_first }) => {
-                // One end closes both.
+                // The same end closes the old and the new region, so neither region can be measured.
                 self.forget(session, begun);
                 if !is_first {
                     self.count(session, &new, None, NotCounted::IdTwice);
@@ -143,7 +143,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Returns why a region that begins at a time is left out, if it is.
+    /// If a region that begins at the time `begin` is left out, returns why.
     fn refuses(&self, name: u32, begin: i64, region: &RegionRef<'_>) -> Option<LeftOut> {
         match self.roles.is_hidden(name) {
             true => Some(LeftOut::Name),
@@ -162,7 +162,7 @@ impl Pass<'_> {
         is_unknown: bool,
     ) {
         let (session, end) = (event.source.session, event.ts_ns);
-        // The value that is known last counts.
+        // If the event that ends the region can have a value, this event's value counts.
         if role.by.is_some() {
             open.value = self.value(event, role, thread);
         }
@@ -289,7 +289,7 @@ impl Pass<'_> {
         take: impl FnMut(Timed),
     ) -> Result<u64, Unknown> {
         // A machine's kernel may have been recorded several times. The first recording that had not ended by
-        // then is taken.
+        // the end of the time is taken.
         let host = &self.hosts[session];
         let all = all_threads(&self.traced, &self.cpus, session);
         let all = all.filter(|cpus| match (self.owners[usize::from(cpus.trace)].0, on) {

@@ -145,7 +145,7 @@ impl Pass<'_> {
         let vmm = host.vmm.values_mut().filter(|_| side == Side::Host);
         clients.map(|client| &mut client.pairs).chain(vmm).for_each(Pairs::spoil_by_kernel);
         let Some(time) = time else { return };
-        // The gap began after the last event of that CPU.
+        // The gap began after the last event of the CPU `cpu`.
         let from = host.recordings[recording].last(cpu);
         for thread in host.threads.iter_mut().filter(|t| t.recording == Some(recording)) {
             thread.account.skip(time);

@@ -122,12 +122,12 @@ impl Pass<'_> {
         let (session, time) = (key.session, event.ts_ns);
         let idle = self.spans.enter(key, place, time);
         let Some(parted) = self.spans.parted(key) else { return };
-        // No thread's time is the whole span's.
+        // The time of one thread is not the time of the whole span.
         let thread = parted.open.as_mut().and_then(|open| open.thread.take());
         self.forget(session, thread);
         if let Some(idle) = idle.filter(|_| self.options.has_paths) {
             let steps = self.steps(session, on, idle, self.hosts[session].is_exact(event));
-            // In time in which the polling thread did something else, it is not known what the task waited
+            // For times in which the polling thread did something else, nothing shows what the task waited
             // for.
             let own = steps.first().map(|of| of.thread);
             if let Some(parted) = self.spans.parted(key) {
@@ -161,7 +161,7 @@ impl Pass<'_> {
                     self.spans.leave(key, place, event.ts_ns);
                     return self.end_without_begin(event, role, name, thread);
                 }
-                // The first poll began with the span.
+                // This end belongs to the first poll, which began with the span.
                 let Some(open) = self.take_begun(key) else { return };
                 let depth = self.pairs_of(place).map_or(0, |pairs| pairs.len());
                 let threads = &mut self.hosts[session].threads;
@@ -194,8 +194,8 @@ impl Pass<'_> {
         self.polling = None;
     }
 
-    /// Takes the end of a span. `is_direct`: whether the thread left the span right before. If so, the last
-    /// entry was the entry in which the future was dropped, or the only entry.
+    /// Takes the end of a span. `is_direct`: whether the thread left the span right before. If true, the
+    /// thread's last entry into the span was the entry in which the future was dropped, or the only entry.
     fn end_span(
         &mut self,
         event: &EventRef<'_>,

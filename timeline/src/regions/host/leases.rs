@@ -27,10 +27,10 @@ impl Counted {
 
 impl Host {
     /// Gives a thread to a client of a program, as the client's lease says. The first client keeps the thread
-    /// until the last event of the client's lease. If another lease names the thread before, then the other
-    /// lease's client gets no thread, and its time is unknown, even if that lease is right. After the last
-    /// event of the first lease, another client can get the thread: either the program has begun another
-    /// lease, or the kernel has used the thread's number again.
+    /// until the last event of the client's lease. If another lease names the thread before this event, the
+    /// other lease's client gets no thread, and the time of this client is unknown, even if the other lease
+    /// is right. After the last event of the first lease, another client can get the thread: either the
+    /// program has begun another lease, or the kernel has used the thread's number again.
     fn claim(&mut self, number: u32, thread: Option<usize>, time: i64) {
         let Some(client) = self.client(number) else { return };
         if let Some(old) = client.thread.take() {
@@ -130,7 +130,7 @@ pub(in super::super) fn lease(host: &mut Host, event: &EventRef<'_>) {
     client.process = numbered("pid").unwrap_or_default();
     client.names_thread = is_program && tid.is_some();
     client.shares_vcpus = of_guest;
-    // If the end of the lease is not known, the lease lasts.
+    // If nothing says when the lease ends, the lease lasts to the end of the recording.
     client.until = until.unwrap_or(i64::MAX);
     // A lease record with the same token belongs to the same lease, and does not count again.
     if client.leases == 0 || client.token != token {
