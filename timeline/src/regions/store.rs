@@ -38,7 +38,7 @@ pub struct Sample {
     pub(super) thread: u16,
     /// CPU that the region's thread had, if the thread had only one.
     pub(super) cpu: Option<u16>,
-    /// As [`Sample::span`], 0 for a region that is none of these.
+    /// Value as in [`Sample::span`]; 0 for a region that is neither a poll nor a span with polls.
     pub(super) span: u32,
     /// Holder of the client.
     pub(super) holder: Holder,

@@ -33,8 +33,8 @@ pub struct Group {
     /// Largest bound on the error of a duration in nanoseconds; `None` if a bound is unknown.
     pub bound_ns: Option<u64>,
     /// Cost of an empty region in nanoseconds: the median of the regions `empty` that have the same holder
-    /// and the same kind of events (events in a ring, or reference points). With several holders, the least
-    /// median. `None` if a holder of the group's regions has no such regions.
+    /// and the same kind of events (events in a ring, or reference points). If the group has several holders,
+    /// the least of their medians. `None` if a holder of the group's regions has no such regions.
     pub empty_ns: Option<u64>,
     /// Shortest duration in nanoseconds; `None` without regions.
     pub min_ns: Option<u64>,
@@ -110,8 +110,8 @@ pub struct Group {
 pub struct ByValue {
     /// Key of the value: `client`, `vcpu`, or the name of a field.
     pub key: String,
-    /// The value, cut after 100 bytes; `other values` for values that are too many. Guests choose the value:
-    /// escape it.
+    /// The value, cut after 100 bytes; `other values` for values that have no group of their own. Guests
+    /// choose the value: escape it.
     pub value: String,
 }
 
@@ -273,8 +273,7 @@ fn sort(order: &mut [u32], duration: impl Fn(u32) -> u64) -> Vec<u64> {
     const BITS: u32 = (MAX_REGIONS as u32).next_power_of_two().trailing_zeros();
     let key = |index: &u32| Some(duration(*index)).filter(|ns| *ns < 1 << (64 - BITS));
     let keys = order.iter().map(|index| Some(key(index)? << BITS | u64::from(*index)));
-    // A key holds a duration and an index. If a duration is longer than some minutes, both do not fit into a
-    // key.
+    // A key holds a duration and an index. A duration of more than some minutes leaves no room for the index.
     let Some(mut keys) = keys.collect::<Option<Vec<u64>>>() else {
         order.sort_unstable_by_key(|index| (duration(*index), *index));
         return order.iter().map(|index| duration(*index)).collect();

@@ -331,7 +331,8 @@ impl Guest {
         if !is_new {
             return;
         }
-        // If too many bounds are kept, the larger bound of the first two counts for the times of both.
+        // If too many bounds are kept, the first two bounds become one: the larger bound, for the times of
+        // both.
         if self.bounds.len() == MAX_UNCHECKED {
             let first = self.bounds.pop_front().map(|(_, bound)| bound);
             if let (Some(first), Some(next)) = (first, self.bounds.front_mut()) {
@@ -488,8 +489,8 @@ impl Unplaced {
 }
 
 impl Vcpu {
-    /// Divides an interval of a guest's thread that had or waited for a CPU. This vCPU's thread runs that CPU
-    /// until the time `refuted`.
+    /// Divides an interval of a guest's thread that had or waited for a CPU. The thread of this vCPU runs the
+    /// CPU of the interval until the time `refuted`.
     fn divide(&self, of: &Interval, bound: i64, refuted: Option<i64>, out: &mut Vec<Divided>) {
         let around = (of.from.saturating_sub(bound), of.to.saturating_add(bound));
         let forgotten = self.past.front().filter(|_| self.past.len() >= self.most);
@@ -631,7 +632,8 @@ mod tests {
         assert_eq!(divided(&mut vcpus, 120, 280), expected);
         let expected = [(205, 210, Unknown), (210, 290, Kernel), (290, 295, Unknown)];
         assert_eq!(divided(&mut vcpus, 205, 295), expected);
-        // An interval that is shorter than the error has no part, and its neighbours keep theirs.
+        // An interval that is shorter than the error has no part, and the intervals before and after it keep
+        // their parts.
         vcpus.guest_event(CPU, 300, Some(60));
         assert_eq!(divided(&mut vcpus, 310, 390), [(310, 360, Unknown), (360, 390, Unknown)]);
     }

@@ -347,7 +347,7 @@ fn marks_divide_a_vm_without_standard_stages() {
 #[test]
 fn addresses_and_times_are_compared_exactly() {
     let mut vm = Vm::new();
-    // These addresses are one float.
+    // If the addresses were converted to floats, all three would be equal.
     for (time, address) in [(10_000, KERNEL), (11_000, KERNEL + 1), (12_000, KERNEL + 2)] {
         vm.enter(time, 0, 0, address).exit(time + 10, 0, 0x60, address);
     }

@@ -50,8 +50,8 @@ struct Outcome {
     worst: i64,
     errors: Vec<f64>,
     bounds: Vec<f64>,
-    /// Ratios of bounds to half-widths of the envelope. Each entry has a quantile, and the ratio at this
-    /// quantile of both.
+    /// Ratios of bounds to half-widths of the envelope. Each entry has a quantile, and the ratio of the bound
+    /// at this quantile to the half-width at this quantile.
     ratios: Vec<(f64, f64)>,
 }
 
@@ -247,7 +247,7 @@ fn of_clocks_whose_rate_is_assumed_no_event_is_outside_of_its_bound() {
                     quantile(&mut outcome.bounds, 0.5)
                 );
                 assert_eq!(outside, 0, "{kind:?}, {factor} x the rate, {points} points");
-                // Between the points, the points prove the rate.
+                // All points together prove the rate, so the bounds are small between the points.
                 if points == usize::MAX && kind != Kind::Late {
                     let mut ratios = outcome.ratios_at(0.5);
                     let is_small = ratios.is_empty() || quantile(&mut ratios, 0.5) <= 1.5;

@@ -231,7 +231,7 @@ fn a_part_of_a_timeline_is_the_same_where_the_offset_changes() {
     let (recorded, changed) = changing();
     let before = |at: u64| at.wrapping_add_signed(OFFSET) - GUEST_BASE;
     let after = |at: u64| before(at) + MS;
-    // By the second reading, the time is later than by the next readings. So the events after the second
+    // The second reading is mapped to a later time than the readings after it. So the events after the second
     // reading are shown at the time of the second reading.
     let packet = Packet::guest(0)
         .event(before(50 * MS), DISK_READ, &[1, 0])

@@ -151,7 +151,7 @@ fn losses_of_pages_without_events_add_up() {
         Entry::Lost(lost) => Some(lost.events),
         Entry::Event(_) => None,
     });
-    // Each of two pages says 9; another page only says that events were lost.
+    // Each of two pages says that 9 events were lost; another page says only that events were lost.
     assert_eq!(lost.collect::<Vec<_>>(), [18, 0]);
 }
 

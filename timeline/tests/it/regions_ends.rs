@@ -111,8 +111,8 @@ fn a_path_goes_on_with_the_thread_that_ended_the_process() {
 
 #[test]
 fn a_thread_that_was_killed_while_it_had_or_awaited_a_cpu_is_left_when_it_was_told_to_end() {
-    // Nothing wakes the polling thread when the thread is told to end. At this time, at 6,500 at the latest,
-    // the polling thread waits for a CPU in the first case, and runs in the second case.
+    // Nothing wakes the polling thread when the thread is told to end. When the polling thread is told to
+    // end, at 6,500 at the latest, the thread waits for a CPU in the first case, and runs in the second case.
     for (takes, expected) in [
         (6_800, [step("poll-401", "runnable", 200), step("poll-401", "running", 200)]),
         (6_500, [step("poll-401", "running", 0), step("poll-401", "running", 400)]),

@@ -14,14 +14,14 @@ const REQUEST: usize = 0;
 const PARSE: usize = 1;
 const QUERY: usize = 2;
 const REPLY: usize = 3;
-/// Threads of the program, by client. The last one is of another process.
+/// Threads of the program, by client. The last thread is of another process.
 const THREADS: [Task; 3] = [(200, "a"), (201, "b"), (202, "other")];
 const OTHER: u32 = 2;
 
 /// Events of spans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Of {
-    /// The begin of a span of a name, with the number of the span around it.
+    /// The begin of a span: the index of its name, and the number of the span around it.
     Begin(usize, u64),
     /// The end of a span that was entered once, on the thread that closes it.
     End(usize),
@@ -100,7 +100,7 @@ fn parts(times: &Times) -> [u64; 3] {
 /// A row: name, count, and time with its idle and unknown parts.
 type Row<'a> = (&'a str, u64, [u64; 3]);
 
-/// Returns the rows of the children of a group, the first of which is `self`. Tests that they add up.
+/// Returns the rows of the children of a group, the first of which is `self`. Tests that the rows add up.
 #[track_caller]
 fn rows<'r>(regions: &'r Regions, name: &str) -> Vec<Row<'r>> {
     let group = group(regions, name);
@@ -473,7 +473,7 @@ struct Running<'t> {
     first: u32,
     last: u32,
     awaits: [u8; 2],
-    /// The children that have begun and not ended, and those that have not begun.
+    /// The children that have begun and not ended. `later` has the children that have not begun.
     open: Vec<Running<'t>>,
     later: std::slice::Iter<'t, Tree>,
 }
@@ -551,8 +551,8 @@ impl Program<'_> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// The children and `self` of each name add up to the time of all spans of the name, and `self` is the
-    /// time outside of all inner spans together, of which the idle time is known.
+    /// The children and `self` of each name add up to the time of all spans of the name. `self` is the time
+    /// outside of all inner spans together, and its idle time is known.
     #[test]
     fn children_and_self_add_up(
         trees in prop::collection::vec(tree(), 1..4),

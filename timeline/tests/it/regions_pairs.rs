@@ -172,7 +172,7 @@ fn a_region_that_never_ends_takes_no_other_out() {
     assert_eq!(counts(&regions), (999, vec![("begin_without_end", 1)]));
     assert_eq!(regions.groups[0].children, []);
 
-    // Now the open region ends after all.
+    // Then the open region ends, too.
     made.push((0, 20_000, E, 100));
     let regions = all(&vcpu::session(&events(&made)));
     assert_eq!(counts(&regions), (1_000, vec![]));

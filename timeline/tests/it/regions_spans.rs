@@ -680,7 +680,7 @@ fn busy_time_has_the_parts_of_the_threads_that_poll_and_idle_time_ends_with_thei
         let expected = vec![
             ("b-201".into(), Part::Runnable, None, 400),
             ("a-200".into(), Part::OnCpu, None, 1_000),
-            // This time is the time from the timer to the poll, and the time before the drop.
+            // The unknown time is the time from the timer to the poll, and the time before the drop.
             ("not known".into(), Part::Unknown, Some("not known".into()), 1_500),
             ("b-201".into(), Part::OnCpu, None, 1_700),
             timer,

@@ -186,7 +186,7 @@ fn two_guests_of_a_session_have_cpus_of_the_same_number() {
 struct Said {
     /// Intervals of the host's threads.
     host: Vec<String>,
-    /// Regions of the guest's threads, and reasons why others are not counted.
+    /// Regions of the guest's threads, and reasons why other regions are not counted.
     regions: Vec<String>,
 }
 

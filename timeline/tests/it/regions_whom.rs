@@ -1178,7 +1178,7 @@ fn the_thread_of_a_server_is_no_vcpu() {
     assert_eq!((total.regions, total.times.get(Part::Unknown)), (1, total.times.total()));
     let path = total.path.iter().map(|step| (step.part, step.cause.as_deref().unwrap()));
     assert_eq!(Vec::from_iter(path), [(Part::Unknown, &Cause::Unknown(Unknown::NoThread))]);
-    // The server answers points while, by the server's switches, the server sleeps. Another line tells about
+    // The server answers points while, by the server's switches, the server sleeps. Another warning reports
     // this contradiction.
     let said = |regions: &Regions| {
         let lines =

@@ -1,4 +1,5 @@
-//! Rows of C. They measure a program that this machine's compiler builds from the header and libhypertrace.a.
+//! Rows of C. The rows measure a program that this machine's compiler builds from the header and
+//! libhypertrace.a.
 
 use super::child::Child;
 use super::parts::c_library;

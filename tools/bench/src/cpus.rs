@@ -31,7 +31,7 @@ fn shared(sysfs: &Path, cpus: &[usize]) -> String {
 }
 
 /// Returns the CPUs that share a CPU's core, then the CPUs that share its caches, the closest cache first.
-/// Returns `None` if sysfs does not describe both.
+/// Returns `None` if sysfs does not describe the core and the caches.
 fn groups(cpu: &Path) -> Option<Vec<(String, Vec<usize>)>> {
     let read = |path: &str| fs::read_to_string(cpu.join(path)).ok();
     let core = read("topology/core_cpus_list").or_else(|| read("topology/thread_siblings_list"))?;

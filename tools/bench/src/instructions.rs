@@ -42,8 +42,8 @@ extern "C" fn step(_: libc::c_int) {
 
 /// Sets the handler of SIGTRAP. Returns the previous handler.
 fn handle(handler: libc::sighandler_t) -> Result<libc::sighandler_t> {
-    // SAFETY: an action of zeros has no flags and an empty mask. `step` only adds to an atomic; any other
-    // handler was set before.
+    // SAFETY: an action of zeros has no flags and an empty mask. The handler is `step`, which only adds to an
+    // atomic, or the handler that was set before.
     unsafe {
         let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
         action.sa_sigaction = handler;

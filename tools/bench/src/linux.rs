@@ -135,7 +135,7 @@ impl Linux {
             .args(["-object", "memory-backend-memfd,id=ram,size=512M,share=on"])
             .args(["-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio"])
             // These options make the kernel print no errors, because the benchmark would take an error for an
-            // answer. They also make a panic end QEMU.
+            // answer. These options also make a panic end QEMU.
             .args([
                 "-append",
                 "console=ttyS0 loglevel=1 panic=-1 rdinit=/bench \

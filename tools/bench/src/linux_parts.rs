@@ -26,11 +26,11 @@ const MILLION: u64 = if cfg!(debug_assertions) { 20_000 } else { 1_000_000 };
 const AWAKE: u64 = 500;
 /// Number of points of a run in which the host is asleep.
 const ASLEEP: u64 = 100;
-/// Pause before each of those.
+/// Pause before each point of a run in which the host is asleep.
 const PAUSE: Duration = Duration::from_millis(5);
 /// Number of points of a run in which the host rests.
 const IDLE: u64 = 10;
-/// Pause before each of those.
+/// Pause before each point of a run in which the host rests.
 const LONG_PAUSE: Duration = Duration::from_millis(300);
 
 /// Prepares a guest that has nothing but this program. Mounts file systems, loads the kernel module if the
@@ -95,7 +95,7 @@ fn wait_for_room(events: u64) -> Result<()> {
     Ok(())
 }
 
-/// Makes a reference point. Returns its time in nanoseconds.
+/// Makes a reference point. Returns the point's time in nanoseconds.
 fn point(n: u64) -> Result<f64> {
     let mut reply = None;
     let ticks =

@@ -100,7 +100,7 @@ impl Bpftrace {
             .context("cannot start bpftrace")?;
         let output = BufReader::new(process.stdout.take().context("a pipe is missing")?);
         let mut bpftrace = Bpftrace { target, process, output };
-        // bpftrace reports that it is attached too early. Therefore the loop fires the probe until bpftrace
+        // bpftrace reports too early that it is attached. Therefore the loop fires the probe until bpftrace
         // counts an event.
         for _ in 0..REPORTS {
             bpftrace.target.ns("sdt")?;

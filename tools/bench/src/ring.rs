@@ -310,8 +310,8 @@ fn drained(context: &mut Context, emit: impl Fn(&Client<'_>, u64, u64)) -> Resul
 /// Number of events of a run of [`cold`].
 const COLD_EVENTS: u64 = 50;
 
-/// Times single events, each after 10 ms in which the caches are overwritten. Returns their median in
-/// nanoseconds.
+/// Times single events, each after 10 ms in which the caches are overwritten. Returns the median of the times
+/// in nanoseconds.
 fn after_others(mut emit: impl FnMut(u64)) -> f64 {
     let mut others = vec![0u64; 8 << 20];
     let times = (0..COLD_EVENTS).map(|n| {

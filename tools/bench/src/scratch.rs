@@ -54,7 +54,7 @@ impl Scratch {
     ///
     /// # Errors
     /// If the command fails; the error is the command's output on stderr. If the command, or a process that
-    /// the command has started, does not end in time; then all these processes are killed.
+    /// the command has started, does not end in time. All these processes are then killed.
     pub fn run(&self, command: &mut Command) -> Result<String> {
         self.run_within(LIMIT, command)
     }

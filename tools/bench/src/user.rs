@@ -181,7 +181,7 @@ fn by_hand(turns: u64, pause: Option<Duration>) -> f64 {
     ns(total, turns)
 }
 
-/// Runs all turns. Returns their ticks, without the pauses.
+/// Runs all turns. Returns the ticks of the turns, without the pauses.
 fn timed_with(turns: u64, pause: Option<Duration>, mut turn: impl FnMut(u64)) -> u64 {
     let Some(pause) = pause else { return timed(turns, turn) };
     let paused = |n| {
@@ -191,8 +191,7 @@ fn timed_with(turns: u64, pause: Option<Duration>, mut turn: impl FnMut(u64)) ->
     (0..turns).map(paused).sum()
 }
 
-/// Time after which the host has settled: after this time without events, a host's pauses have their greatest
-/// length.
+/// Time without events after which a host's pauses have their greatest length.
 const SETTLE: Duration = Duration::from_millis(400);
 /// Time that is measured.
 const MEASURED: Duration = Duration::from_millis(500);

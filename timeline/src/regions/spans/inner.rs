@@ -23,7 +23,7 @@ pub(super) struct Inside {
     number: u64,
     /// Idle time of the parent before the span began, in nanoseconds.
     idle: u64,
-    /// [`Around::turn`] when the last poll of the span began.
+    /// Value of [`Around::turn`] when the last poll of the span began.
     turn: u32,
     is_within: bool,
 }
@@ -71,7 +71,7 @@ pub(in super::super) struct Inner {
 }
 
 impl Spans {
-    /// Notes that a span, which has just begun, is inside another one, if that is open.
+    /// If the span `parent` is open, notes that the span `key`, which has just begun, is inside the parent.
     pub(super) fn go_inside(&mut self, key: Key, parent: u64, time: i64) {
         let parent = Key { id: parent, ..key };
         let Some(Span { number, .. }) = self.open.get(&parent).filter(|_| parent != key) else {
@@ -123,19 +123,19 @@ impl Spans {
         inside.into_iter().for_each(|inside| inside.is_within = false);
     }
 
-    /// Returns whether the time of a span is now that of a thread.
+    /// Returns whether the poll at `place` is the poll whose time now counts for the span.
     fn is_polled_at(&self, key: Key, number: u64, place: Place) -> bool {
         let Some(span) = self.open.get(&key).filter(|span| span.number == number) else {
             return false;
         };
         match self.parted.get(&number) {
             Some(parted) => parted.counted == Some(place),
-            // Nobody has seen the first poll end.
+            // No end of the first poll was seen, so the first poll still counts.
             None => span.place == place,
         }
     }
 
-    /// Returns what the span around needs to know of a span that ends now.
+    /// Returns what the outer span needs to know of a span that ends now.
     pub fn link(&mut self, key: Key, place: Place, time: i64, is_of_any: bool) -> Option<Link> {
         let span = self.open.get(&key)?;
         let (child, inside) = (span.number, span.inside.as_ref()?);
@@ -155,7 +155,7 @@ impl Spans {
         Some(Link { parent, number, idle: [idle, end], is_within })
     }
 
-    /// Adds a span to those inside another one, which is open.
+    /// Adds a span to the inner spans of the outer span in `link`, if the outer span is open.
     pub fn add_inner(&mut self, link: Link, index: u32) {
         let Link { parent, number, idle, is_within } = link;
         let parent = self.open.get_mut(&parent).filter(|span| span.number == number);
@@ -193,12 +193,12 @@ impl Parted {
     }
 }
 
-/// Returns the times of an inner span that count for its parent, of which so many nanoseconds count.
+/// Returns the times of an inner span that count for its parent: `counted` nanoseconds in total.
 pub(in super::super) fn counted(times: &Times, counted: u64) -> Times {
     without(*times, times.total().saturating_sub(counted), counted)
 }
 
-/// Returns the times of a parted span outside of the inner spans, of which the times are known.
+/// Returns the times of a parted span outside of the given inner spans. Each inner span comes with its times.
 pub(in super::super) fn own<'t>(
     times: &Times,
     inner: impl IntoIterator<Item = (&'t Inner, &'t Times)>,
@@ -217,7 +217,8 @@ pub(in super::super) fn own<'t>(
     }
     let (all, left) = (own.get(Part::Idle), times.total().saturating_sub(counted));
     own.0[Part::Idle as usize] = 0;
-    // Nobody divides the time of the parent's polls in an inner span and outside of its polls.
+    // Nothing says how the parent's polls divide the time that is in an inner span, but in none of the inner
+    // span's polls.
     let undivided = counted.saturating_sub(idle).saturating_sub(polls);
     let own_idle = all.saturating_sub(idle).min(left);
     let mut own = without(own, undivided, left - own_idle);
@@ -225,8 +226,8 @@ pub(in super::super) fn own<'t>(
     own
 }
 
-/// Takes `less` nanoseconds, whose parts nobody knows, off times. Returns the parts that are left in any
-/// case, and unknown time up to a total of `all`.
+/// Subtracts `less` nanoseconds from the times, although nothing says to which parts these nanoseconds
+/// belong. Returns the parts that are left in any case, and unknown time up to a total of `all`.
 fn without(times: Times, less: u64, all: u64) -> Times {
     let mut left = Times(times.0.map(|ns| ns.saturating_sub(less)));
     left.0[Part::Unknown as usize] = 0;
