@@ -10,7 +10,8 @@ use hypertrace_abi::sink::ReferencePoint;
 use hypertrace_abi::slot;
 
 impl Chip {
-    /// Serves an event. `value` is the first argument, and the client's slot in BAR 1 contains the others.
+    /// Serves an event. `value` is the first argument, and the client's slot in BAR 1 contains the other
+    /// arguments.
     pub(crate) fn emit_legacy(&self, now: u64, client: u32, value: u64) {
         let Some(slot) = legacy::slot(self.memory.data(), client, &self.geometry) else {
             return;

@@ -274,7 +274,7 @@ impl Memory {
         let mut saved: Vec<Pages> = Vec::new();
         let mut chunk = vec![0; MIN_BAR as usize];
         let is_needed = self.needed_pages();
-        // The size of a chunk divides that of every region.
+        // The size of a chunk divides the size of every region.
         for begin in (0..Memory::file_size(&self.geometry)).step_by(MIN_BAR as usize) {
             self.file().read_exact_at(&mut chunk, begin)?;
             for (page, at) in chunk.chunks(PAGE as usize).zip((begin..).step_by(PAGE as usize)) {
@@ -420,7 +420,7 @@ mod tests {
         let file = memory.file();
 
         assert!(file.set_len(0).is_err() && file.set_len(1 << 40).is_err());
-        // A process that has the descriptor could keep others from mapping it.
+        // A process that has the descriptor could keep other processes from mapping the file.
         for seal in [SealFlags::WRITE, SealFlags::FUTURE_WRITE] {
             assert!(fcntl_add_seals(file, seal).is_err(), "{seal:?}");
         }

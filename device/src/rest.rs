@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(crate) struct RestDecision {
     idle: IdleDetector,
-    /// Beginning of all times in this state.
+    /// Time from which all times in this state count.
     begun: Instant,
     /// Time at which the guest was restored. Before the snapshot, each client may have kicked for a record
     /// that the client writes only after the restore.
@@ -50,7 +50,7 @@ impl RestDecision {
         is_quiet && self.restored.is_none()
     }
 
-    /// Notes the heads of the clients' rings. Returns whether none has moved since the last pass.
+    /// Notes the heads of the clients' rings. Returns whether no head has moved since the last pass.
     pub fn have_heads_stayed(&mut self, heads: impl Iterator<Item = u64>) -> bool {
         self.idle.have_heads_stayed(heads)
     }

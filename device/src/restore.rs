@@ -144,7 +144,8 @@ impl Chip {
         // The memory has the mask of the saved device. Now all names are switched on, until the sink's next
         // pass sets the sink's mask.
         self.set_mask(&[0; MASK_BYTES as usize]);
-        // The drain loop may wait for a KICK already, and these guests may not kick soon.
+        // The drain loop may wait for a KICK already, but these guests may not kick soon, so the loop is
+        // woken.
         self.wake_drain();
         Ok(())
     }

@@ -100,7 +100,7 @@ int main(int argc, char **argv) {
         perror("calloc");
         return 1;
     }
-    /* Tracing does not need this call: it reports why the program is not traced. */
+    /* A program that only traces need not call this function, which reports why the program is not traced. */
     char why[1024];
     const bool traced = hypertrace_open(NULL, why, sizeof why);
     if (!traced) {

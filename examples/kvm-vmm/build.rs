@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn build_library(out: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let target = env::var("TARGET")?;
     // The target folder is a separate one, because the outer cargo holds the lock of its own target folder
-    // while this runs.
+    // while this script runs.
     let target_dir = out.join("guest");
     let mut cargo = Command::new(env::var("CARGO")?);
     cargo

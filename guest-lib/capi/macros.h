@@ -1,5 +1,6 @@
 /*
- * The macros, for C11 and C++11. All are statements, except for HYPERTRACE_SCOPE, which is a declaration.
+ * The macros, for C11 and C++11. All macros are statements, except for HYPERTRACE_SCOPE, which is a
+ * declaration.
  *
  * A name is a string literal: [A-Za-z_][A-Za-z0-9_]*, at most 64 bytes. 0 to 16 fields follow the name. A
  * field is a variable, whose name becomes the field's name, or a pair (name, value) in parentheses. Values
@@ -176,8 +177,8 @@ __attribute__((constructor(101))) HYPERTRACE_UNSEEN_ static void hypertrace_func
 #endif
 
 /*
- * The enable mask: one byte for each hash of a name; 0 means on. The library changes it while
- * the program runs.
+ * The enable mask: one byte for each hash of a name; 0 means on. The library changes the mask while the
+ * program runs.
  */
 #if defined(__cplusplus)
 extern "C"

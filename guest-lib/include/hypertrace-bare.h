@@ -538,8 +538,8 @@ static inline bool hypertrace_bare_lease(struct hypertrace_bare *client,
     client->token = token;
     client->is_busy = false;
     client->is_fresh = true;
-    /* Numbers go on after the last holder's, so that a late answer to the last holder is not taken for an
-       answer to this holder. */
+    /* The points' numbers go on after the last holder's numbers, so that a late answer to the last holder is
+       not taken for an answer to this holder. */
     if (hypertrace_bare_traps(device)) {
         hypertrace_bare_store_(hypertrace_bare_register_(client, HYPERTRACE_ABI_REGISTER_LEASE), token);
         client->seq = (uint32_t)client->host[HYPERTRACE_ABI_H_REPLY];
@@ -779,7 +779,7 @@ static inline volatile uint64_t *hypertrace_bare_begin(struct hypertrace_bare *c
         return NULL;
     }
     if (now - client->last > client->device->pause) {
-        /* Set now, so that the next event does not follow the same pause if this event is dropped. */
+        /* `last` is set now, so that the next event does not follow the same pause if this event is dropped. */
         client->last = now;
         hypertrace_bare_wake_(client);
     }

@@ -193,17 +193,18 @@ struct hypertrace_options {
      */
     size_t size;
     /**
-     * The file of a segment. If NULL, the file that HYPERTRACE_SEGMENT in the environment names, if that
-     * variable is set.
+     * The file of a segment. If NULL, the library uses the file that HYPERTRACE_SEGMENT in the
+     * environment names, if that variable is set.
      */
     const char *segment;
     /**
-     * The PCI function, as in "0000:00:04.0". If NULL, the first function that is a hypertrace device.
+     * The PCI function, as in "0000:00:04.0". If NULL, the library uses the first function that
+     * is a hypertrace device.
      */
     const char *function;
     /**
-     * The physical address of the MMIO window. If 0, the address on the kernel command line, if there is
-     * one.
+     * The physical address of the MMIO window. If 0, the library uses the address on the kernel
+     * command line, if there is one.
      */
     uint64_t window;
 };
@@ -323,8 +324,9 @@ void hypertrace_poll(void);
 /**
  * Waits until the ring has room for the next `events` events of this thread, if the fields of
  * each take at most `words` words. If there is no room, the function wakes the host and waits at
- * most a second. For programs that prefer a wait to a lost event. Returns false if there is
- * still no room, if there can never be enough room, or if no host drains this thread's ring.
+ * most a second. The function is for programs that prefer a wait to a lost event. Returns false
+ * if there is still no room, if there can never be enough room, or if no host drains this
+ * thread's ring.
  *
  * A field takes one word; a string takes its bytes and 4 more, rounded up to words.
  */
@@ -376,7 +378,8 @@ void hypertrace_function_modules(void);
 #endif  /* __cplusplus */
 
 /*
- * The macros, for C11 and C++11. All are statements, except for HYPERTRACE_SCOPE, which is a declaration.
+ * The macros, for C11 and C++11. All macros are statements, except for HYPERTRACE_SCOPE, which is a
+ * declaration.
  *
  * A name is a string literal: [A-Za-z_][A-Za-z0-9_]*, at most 64 bytes. 0 to 16 fields follow the name. A
  * field is a variable, whose name becomes the field's name, or a pair (name, value) in parentheses. Values
@@ -553,8 +556,8 @@ __attribute__((constructor(101))) HYPERTRACE_UNSEEN_ static void hypertrace_func
 #endif
 
 /*
- * The enable mask: one byte for each hash of a name; 0 means on. The library changes it while
- * the program runs.
+ * The enable mask: one byte for each hash of a name; 0 means on. The library changes the mask while the
+ * program runs.
  */
 #if defined(__cplusplus)
 extern "C"

@@ -5,8 +5,8 @@
  *     data[0] = 0xcafe;
  *     qemu_hypertrace(client, 0xfeca);
  *
- * Programs for its library compile and work unchanged. New programs use hypertrace.h. Both are in
- * libhypertrace.a and libhypertrace.so; docs/c.md describes their use.
+ * Programs for the library of 2016 compile and work unchanged. New programs use hypertrace.h. Both interfaces
+ * are in libhypertrace.a and libhypertrace.so; docs/c.md describes their use.
  *
  * Made by `cargo xtask header` from guest-lib/capi.
  *

@@ -60,8 +60,8 @@ static u32 compare(const struct reading *readings, u32 count)
 
 	for (i = 1; i < count; i++)
 		/*
-		 * Looks at the ticks first: if the kernel derives the clock from each CPU's own
-		 * counter, the counter and the clock may both go back.
+		 * The ticks are compared first: if the kernel derives the clock from each
+		 * CPU's own counter, the counter and the clock may both go back.
 		 */
 		if (readings[i].ticks < readings[i - 1].ticks)
 			return HYPERTRACE_ABI_REASON_DIFFERING;

@@ -443,7 +443,7 @@ void ht_end_forwarding(void)
 	mutex_unlock(&forwarding);
 }
 
-/* At the module's end. */
+/* Ends the forwarding at the module's end. */
 void ht_forward_exit(void)
 {
 	/* A late write to the parameter may still use `names`. */

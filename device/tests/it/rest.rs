@@ -109,7 +109,7 @@ fn a_loop_of_a_restored_guest_keeps_its_timer() {
     restored.restore(&chip.state(), None).unwrap();
     // The guest may have kicked before the snapshot for a record that it writes now.
     rests_not(&restored);
-    // A KICK of one client says nothing about the others.
+    // A KICK of one client says nothing about other clients.
     assert_eq!(restored.drain(&POLICY, true), Some(POLICY.period));
     rests_not(&restored);
 }

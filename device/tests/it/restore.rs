@@ -57,7 +57,7 @@ fn lease<'m>(chip: &'m Chip, number: u32, state: &'m ProducerState) -> Producer<
     Producer::lease(client(chip, number), state, Lease::new(77, ClockKind::Tsc, 1, &info), false)
 }
 
-/// Emits events at these times. Returns how many the ring took.
+/// Emits events at these times. Returns the number of events that the ring took.
 fn emit(producer: &Producer<'_>, times: std::ops::Range<u64>) -> usize {
     times
         .filter(|time| producer.emit(NewRecord::of_id(99, Words(&[])), || *time) == Emit::Recorded)
@@ -435,9 +435,9 @@ fn a_state_that_contradicts_the_memory_counts_as_the_guests_fault() {
     emit(&producer, 2..30);
     let mut state = old.state();
     let memory = copy(&old);
-    // Beyond the ring's end.
+    // The position is beyond the ring's end.
     state.clients[1].position += 1 << 40;
-    // Totals that seem to fall.
+    // The totals seem to fall.
     state.clients[1].lost = [9; 3];
     let (new, new_sink) = restore(memory, &state).unwrap();
     new.drain_all();

@@ -84,12 +84,14 @@ impl PciFunction {
         self.form.bars(self.device.chip().geometry())
     }
 
-    /// Returns BAR `index` (0 to 5), or `None` if there is none or it is the upper half of an address.
+    /// Returns BAR `index` (0 to 5). Returns `None` if there is no such BAR, or if this is the upper half of
+    /// an address.
     pub fn bar(&self, index: usize) -> Option<Bar> {
         self.bars().into_iter().find(|bar| bar.index == index)
     }
 
-    /// Returns the address at which a BAR is decoded, if it is, for a bus that follows the guest.
+    /// Returns the address at which a BAR is decoded, or `None` if it is not decoded. This is for a bus that
+    /// follows the guest.
     pub fn address(&self, region: Region) -> Option<u64> {
         self.function.decoded(region)
     }

@@ -41,8 +41,8 @@ pub struct DeviceConfig {
     pub geometry: Geometry,
     /// Number n of vCPUs, whose clients are [0, n). Programs lease the others.
     pub vcpus: u32,
-    /// Whether [`Vm::arm`](crate::Vm::arm) works; guests rely on this setting. If it is false, the drain loop
-    /// keeps its timer of 1 ms.
+    /// Whether [`Vm::arm`](crate::Vm::arm) works; guests rely on this setting. If the setting is false, the
+    /// drain loop keeps its timer of 1 ms.
     pub has_doorbells: bool,
     /// Number of reference points that one client may make per second, 0 for no limit.
     pub reference_points_per_second: u32,

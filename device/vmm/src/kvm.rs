@@ -111,7 +111,7 @@ impl Vm for KvmVm {
     }
 
     fn unmap(&self, memory: &Mapping<'_>) {
-        // Fails only if the slot does not exist.
+        // This call fails only if the slot does not exist.
         let _ = self.set_slot(memory, 0);
     }
 
@@ -120,7 +120,7 @@ impl Vm for KvmVm {
     }
 
     fn disarm(&self, gpa: u64, eventfd: BorrowedFd<'_>) {
-        // Fails only if the eventfd is not armed.
+        // This call fails only if the eventfd is not armed.
         let _ = self.set_ioeventfd(gpa, eventfd, 1 << kvm_ioeventfd_flag_nr_deassign);
     }
 }

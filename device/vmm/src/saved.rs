@@ -43,10 +43,10 @@ impl Saved {
         write_number(to, 0)
     }
 
-    /// Reads a device of these sizes that [`Saved::write`] has written. Reads no bytes after it.
+    /// Reads a device of these sizes that [`Saved::write`] has written. Reads no bytes after the device.
     ///
     /// # Errors
-    /// If the stream ends early, is too long for such a device, or contains none.
+    /// If the stream ends early, is too long for such a device, or contains no device.
     pub fn read(from: &mut impl Read, geometry: &Geometry) -> io::Result<Saved> {
         let from = &mut from.take(most_bytes(geometry));
         let length = read_number(from)?;

@@ -4,8 +4,8 @@
 //!
 //! A thread's filter needs [`RUNTIME`] and the lists for everything that the thread does. A new thread
 //! inherits the filter of the thread that starts it. So a thread that calls
-//! [`Hypertrace::start`](crate::Hypertrace::start) also needs the drain thread's calls, and one that calls
-//! [`Session::serve_after`](crate::Session::serve_after) the monitor's.
+//! [`Hypertrace::start`](crate::Hypertrace::start) also needs the drain thread's calls, and a thread that
+//! calls [`Session::serve_after`](crate::Session::serve_after) also needs the monitor's calls.
 //!
 //! glibc's allocator opens a file when the arena of a thread shrinks for the first time in a process. Call
 //! `libc::mallopt(libc::M_TRIM_THRESHOLD, i32::MAX)` before the first filter, so that arenas do not shrink.

@@ -222,7 +222,7 @@ impl<'a> FakeGuest<'a> {
         recorded
     }
 
-    /// Makes a reference point `fake_point()` of a client. Returns whether the host has recorded it.
+    /// Makes a reference point `fake_point()` of a client. Returns whether the host has recorded the point.
     ///
     /// # Panics
     /// If the device has no such client.

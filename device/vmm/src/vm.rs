@@ -9,9 +9,9 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-/// A virtual machine, as the device needs it. [`kvm::KvmVm`](crate::kvm::KvmVm) (feature `kvm`) is KVM's. The
-/// thread that starts, moves or resets the device makes these calls and holds no lock of the device. For each
-/// function, the calls are made one after another.
+/// A virtual machine, as the device needs it. [`kvm::KvmVm`](crate::kvm::KvmVm) (feature `kvm`) is the
+/// implementation for KVM. The thread that starts, moves or resets the device makes these calls and holds no
+/// lock of the device. For each function, the calls are made one after another.
 ///
 /// If a region is not mapped or a doorbell is not armed, the guest's accesses trap, which is slower but no
 /// error.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use vm_device::bus::{MmioAddress, MmioAddressOffset, PioAddress, PioAddressOffset};
 use vm_device::{DeviceMmio, DevicePio};
 
-/// For the whole MMIO range of the host bridge, in which the guest places the BARs.
+/// This device has the whole MMIO range of the host bridge, in which the guest places the BARs.
 impl DeviceMmio for PciFunction {
     fn mmio_read(&self, base: MmioAddress, offset: MmioAddressOffset, data: &mut [u8]) {
         data.fill(0);
@@ -49,7 +49,7 @@ impl ConfigPorts {
         self.address.load(Relaxed)
     }
 
-    /// Sets CONFIG_ADDRESS: to that of the snapshot at a restore, to 0 at a reset.
+    /// Sets CONFIG_ADDRESS: to the value of the snapshot at a restore, to 0 at a reset.
     pub fn set_address(&self, address: u32) {
         self.address.store(address, Relaxed);
     }

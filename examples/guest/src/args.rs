@@ -32,14 +32,14 @@ pub enum Program {
     /// them. The demo waits for room rather than lose an event, and fails if a reference point was not
     /// recorded.
     Demo,
-    /// Emits `events` ring events of two u64 in a row. Posts the ticks, and the number recorded in
-    /// the ring.
+    /// Emits `events` ring events of two u64 in a row. Posts the ticks, and the number of events that the
+    /// ring took.
     RingEmit,
-    /// Makes `reference_points` reference points of two u64 in a row. Posts the ticks, and the
-    /// number recorded.
+    /// Makes `reference_points` reference points of two u64 in a row. Posts the ticks, and the number of
+    /// points that were recorded.
     ReferencePoints,
-    /// A driver of 2016: each of the first `params[0]` clients makes `events` events, alternately
-    /// with one store of 8 bytes and with two of 4.
+    /// A driver of 2016: each of the first `params[0]` clients makes `events` events, alternately with one
+    /// store of 8 bytes and with two stores of 4 bytes.
     Legacy,
     /// vCPU 0 moves BAR 4 to `params[0]` and back and switches decoding off and on, `events` times, while the
     /// other vCPUs store to the first places of all BARs.

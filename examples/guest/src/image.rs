@@ -11,7 +11,7 @@ use core::panic::PanicInfo;
 
 use crate::{Args, Board, Console, device, layout, mmio};
 
-/// Exit code of a program that panicked, equal to a process's.
+/// Exit code of a program that panicked: the code with which a process would end.
 const PANICKED: u32 = 101;
 
 // Every exception ends the vCPU. x86-64 needs no handler for this.
@@ -38,7 +38,8 @@ extern "C" fn _start(cpu: u64, args: *const Args) -> ! {
     unsafe {
         asm!("adr {0}, exceptions", "msr vbar_el1, {0}", "isb", out(reg) _, options(nostack));
     }
-    // SAFETY: the VMM wrote an `Args` there before it started any vCPU, and nobody writes it afterwards.
+    // SAFETY: the VMM wrote an `Args` to this address before it started any vCPU, and nobody writes to it
+    // afterwards.
     let args = unsafe { &*args };
     // SAFETY: the page belongs to the guest, is zero at the start, which is a valid Board, and is accessed by
     // atomics only.
@@ -140,7 +141,7 @@ unsafe extern "C" fn memset(to: *mut u8, value: i32, bytes: usize) -> *mut u8 {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcmp(a: *const u8, b: *const u8, bytes: usize) -> i32 {
     for i in 0..bytes {
-        // SAFETY: memcmp's contract: both are readable for `bytes` bytes.
+        // SAFETY: memcmp's contract: both areas are readable for `bytes` bytes.
         let (x, y) = unsafe { (a.add(i).read(), b.add(i).read()) };
         if x != y {
             return i32::from(x) - i32::from(y);

@@ -1,13 +1,13 @@
 //! Guest programs of the hypertrace examples and tests, and their contract with `kvm-vmm`.
 //!
-//! The same code runs in two places. `examples/kvm-vmm/build.rs` builds it as a freestanding image (feature
-//! `image`) that the VMM loads into guest memory. The code is also an ordinary library, so that the programs
-//! can run on threads of the VMM where there is no `/dev/kvm`. A program therefore uses only its [`Args`],
-//! its [`Board`] and the hypertrace channel that it gets.
+//! The same code runs in two places. `examples/kvm-vmm/build.rs` builds the code as a freestanding image
+//! (feature `image`) that the VMM loads into guest memory. The code is also an ordinary library, so that the
+//! programs can run on threads of the VMM where there is no `/dev/kvm`. A program therefore uses only its
+//! [`Args`], its [`Board`] and the hypertrace channel that it gets.
 //!
 //! - [`layout`]: the guest's memory map, a constant of both sides;
 //! - [`Args`]: the VMM's arguments to the program; [`Board`]: the program's results for the VMM;
-//! - [`Program`]: the programs by number; [`run`] runs one.
+//! - [`Program`]: the programs by number; [`run`] runs a program.
 
 #![no_std]
 
@@ -25,7 +25,7 @@ pub mod programs;
 pub mod spend;
 
 // Only the image's profile has `panic = "abort"`, so this code is not in a `cargo build --all-features` of
-// the workspace. There, std has a panic handler, and a second handler would not link.
+// the workspace. In such a build, std has a panic handler, and a second handler would not link.
 #[cfg(all(feature = "image", panic = "abort"))]
 mod device;
 #[cfg(all(feature = "image", panic = "abort"))]

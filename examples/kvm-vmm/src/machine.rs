@@ -47,7 +47,7 @@ pub enum Progress {
     Paused(Machine),
 }
 
-/// Period of the calls of this function.
+/// Period of the calls of the function that decides whether to stop.
 const STOP_PERIOD: Duration = Duration::from_millis(20);
 
 /// Results of a program that succeeded.
@@ -163,7 +163,8 @@ impl Machine {
             }
             let (ended, shared) = (ended.clone(), Arc::clone(&shared));
             let spawned = thread::Builder::new().name(format!("vcpu{index}")).spawn(move || {
-                // If a device panics, the other vCPUs must not wait for this vCPU.
+                // A panic of a device must reach the receiver as an error, because the other vCPUs must not
+                // wait for this vCPU.
                 let run = AssertUnwindSafe(|| vcpu::run(index, &mut vcpu.fd, &shared));
                 let end = panic::catch_unwind(run).unwrap_or(Err(VcpuError::Panicked));
                 vcpu.has_ended = matches!(end, Ok(Some(_)));
@@ -249,7 +250,7 @@ fn stop<T>(threads: Vec<JoinHandle<T>>, kick: i32) -> Vec<T> {
         // `stop` and before the thread is in KVM_RUN interrupts nothing. (As an alternative, the handler
         // could set `immediate_exit` through a thread-local pointer into KVM's page.)
         while !thread.is_finished() {
-            // This fails only for a thread that has ended.
+            // The signal fails only for a thread that has ended.
             let _ = thread.kill(kick);
             thread::sleep(Duration::from_millis(1));
         }

@@ -1,6 +1,6 @@
 //! Channels for threads of this process, which trace over a segment as a guest does.
 //!
-//! Unsafe, because a channel is made from an address.
+//! The code is unsafe because a channel is made from an address.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;

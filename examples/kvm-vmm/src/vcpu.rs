@@ -1,6 +1,6 @@
 //! The loop of one vCPU: enters the guest, handles its exit, and repeats.
 //!
-//! Unsafe for one read of a union in KVM's shared page.
+//! The code is unsafe because of one read of a union in KVM's shared page.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,6 @@
 //! The virtual machine and its RAM.
 //!
-//! Unsafe, because KVM takes raw host addresses: a slot must not outlive its mapping.
+//! The code is unsafe because KVM takes raw host addresses: a slot must not outlive its mapping.
 #![allow(unsafe_code)]
 
 use std::io;

@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let vm = Kvm::new()?.create_vm()?;
     let ram = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), 0x1000)])?;
-    // SAFETY: the assembler has put 128 bytes there.
+    // SAFETY: the assembler has put 128 bytes at `guest`.
     ram.write_slice(unsafe { &guest }, GuestAddress(0))?;
     let userspace_addr = ram.get_host_address(GuestAddress(0))? as u64;
     let slot =

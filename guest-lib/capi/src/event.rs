@@ -79,9 +79,8 @@ pub unsafe extern "C" fn hypertrace_event(site: *mut CallSite, values: *const u6
     this_thread::emit(known, Words(values)).into()
 }
 
-/// Records an event with strings, or the first event of a site. It is a
-/// separate function so that other events need not save registers across a
-/// call.
+/// Records an event with strings, or the first event of a site. This function is separate so that
+/// other events need not save registers across a call.
 ///
 /// # Safety
 /// As for `hypertrace_event`.
@@ -128,7 +127,7 @@ pub unsafe extern "C" fn hypertrace_commit(
             }
         }
     };
-    // SAFETY: null or the caller's.
+    // SAFETY: `outcome` is null or can be stored to, says the caller.
     if let Some(outcome) = unsafe { outcome.as_mut() } {
         *outcome = became;
     }
@@ -161,7 +160,7 @@ pub unsafe extern "C" fn hypertrace_reference_point(
             .map_err(Outcome::from)
         }
     };
-    // SAFETY: null or the caller's.
+    // SAFETY: `reply` is null or can be stored to, says the caller.
     let Some(reply) = (unsafe { reply.as_mut() }) else {
         return;
     };

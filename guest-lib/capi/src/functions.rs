@@ -5,7 +5,7 @@
 //! channel, so that a program may call instrumented functions at any time: before `main`, in a memory
 //! allocator, in a signal handler.
 //!
-//! Unsafe, because the C library lists the loaded files.
+//! The code is unsafe because the C library lists the loaded files.
 #![allow(unsafe_code)]
 
 use hypertrace::abi::event::Bytes;
@@ -56,8 +56,8 @@ fn record<S: Site>(site: S, address: Hex) {
     }
 }
 
-/// Records an event of a thread that had no client, if the thread has a client now. It is a separate function
-/// so that other events need not save registers across a call.
+/// Records an event of a thread that had no client, if the thread has a client now. This function
+/// is separate so that other events need not save registers across a call.
 #[cold]
 #[inline(never)]
 fn again<S: Site>(why: Emit, site: S, address: Hex) {
@@ -90,7 +90,8 @@ pub extern "C" fn hypertrace_function_modules() {
     hypertrace::with_client(|_| record_modules());
 }
 
-/// Records the files of code, if this process has not. The thread has a client.
+/// Records the files of code, if this process has not recorded them. The caller's thread has a
+/// client.
 fn record_modules() {
     let process = std::process::id();
     if let Some(modules) = Modules::known()
@@ -118,12 +119,13 @@ struct Modules {
 }
 
 static MODULES: AtomicPtr<Modules> = AtomicPtr::new(null_mut());
-/// Id of the process that has recorded [`MODULES`], 0 if none has.
+/// Id of the process that has recorded [`MODULES`], 0 if no process has.
 static RECORDED_BY: AtomicU32 = AtomicU32::new(0);
 
 impl Modules {
     fn known() -> Option<&'static Modules> {
-        // SAFETY: null or a leaked value. ORDERING: pairs with the Release where it is stored: it is whole.
+        // SAFETY: null or a leaked value. ORDERING: pairs with the Release of the store: the list
+        // is complete.
         unsafe { MODULES.load(Ordering::Acquire).as_ref() }
     }
 
@@ -149,14 +151,15 @@ unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_
     let is_program = found.all.is_empty();
     let name = match info.dlpi_name.is_null() {
         true => c"",
-        // SAFETY: a string of the C library, which does not unload it meanwhile.
+        // SAFETY: the name is a string of the C library, which does not unload the file
+        // meanwhile.
         false => unsafe { CStr::from_ptr(info.dlpi_name) },
     };
     let path = match name.to_bytes() {
         [] if is_program => program(),
         name => OsString::from_vec(name.to_vec()),
     };
-    // SAFETY: the file's program headers, says the C library.
+    // SAFETY: the C library says that these are the file's program headers.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
     let loaded = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
     let begin = loaded.clone().map(|header| header.p_vaddr).min();
@@ -177,11 +180,12 @@ fn program() -> OsString {
     if let Ok(path) = std::env::current_exe() {
         return path.into_os_string();
     }
-    // SAFETY: takes a number.
+    // SAFETY: `getauxval` takes a number.
     let started = unsafe { libc::getauxval(libc::AT_EXECFN) } as usize as *const libc::c_char;
     match started.is_null() {
         true => OsString::new(),
-        // SAFETY: the kernel's string, which lives as long as the process.
+        // SAFETY: the address is that of a string of the kernel, which lives as long as the
+        // process.
         false => OsString::from_vec(unsafe { CStr::from_ptr(started) }.to_bytes().to_vec()),
     }
 }

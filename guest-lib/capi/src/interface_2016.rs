@@ -1,8 +1,8 @@
 //! The interface of 2016: the functions of its library for guests.
 //!
 //! This module keeps arguments in the process's memory, by the client numbers that the program uses, and
-//! copies the arguments to the device at each event. Each thread does so with its own client, but in the
-//! session, an event has the client number that the program gave.
+//! copies the arguments to the device at each event. Each thread uses its own client for this,
+//! but in the session, an event has the client number that the program gave.
 //!
 //! The code is unsafe because a path and arguments are addresses that a C program passes.
 #![allow(unsafe_code)]
@@ -115,7 +115,7 @@ pub extern "C" fn qemu_hypertrace(client: u64, arg1: u64) {
     this_thread::hypertrace_as(client as u32, arg1, args);
 }
 
-/// Most arguments besides the first.
+/// Maximum number of arguments besides the first.
 const MAX_ARGS: usize = 15;
 
 impl Channel {

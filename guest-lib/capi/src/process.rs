@@ -19,13 +19,14 @@ use std::slice;
 pub struct Options {
     /// `sizeof(struct hypertrace_options)`. Later versions may have more fields.
     size: usize,
-    /// The file of a segment. If NULL, the file that HYPERTRACE_SEGMENT in the environment names, if that
-    /// variable is set.
+    /// The file of a segment. If NULL, the library uses the file that HYPERTRACE_SEGMENT in the
+    /// environment names, if that variable is set.
     segment: *const c_char,
-    /// The PCI function, as in "0000:00:04.0". If NULL, the first function that is a hypertrace device.
+    /// The PCI function, as in "0000:00:04.0". If NULL, the library uses the first function that
+    /// is a hypertrace device.
     function: *const c_char,
-    /// The physical address of the MMIO window. If 0, the address on the kernel command line, if there is
-    /// one.
+    /// The physical address of the MMIO window. If 0, the library uses the address on the kernel
+    /// command line, if there is one.
     window: u64,
 }
 
@@ -149,8 +150,9 @@ pub extern "C" fn hypertrace_poll() {
 
 /// Waits until the ring has room for the next `events` events of this thread, if the fields of
 /// each take at most `words` words. If there is no room, the function wakes the host and waits at
-/// most a second. For programs that prefer a wait to a lost event. Returns false if there is
-/// still no room, if there can never be enough room, or if no host drains this thread's ring.
+/// most a second. The function is for programs that prefer a wait to a lost event. Returns false
+/// if there is still no room, if there can never be enough room, or if no host drains this
+/// thread's ring.
 ///
 /// A field takes one word; a string takes its bytes and 4 more, rounded up to words.
 #[unsafe(no_mangle)]

@@ -159,7 +159,7 @@ impl<'a> Known<'a> {
 
 impl CallSite {
     fn type_of(&self, field: usize) -> Option<FieldType> {
-        // SAFETY: there are `count` of them.
+        // SAFETY: the site has `count` types.
         field_type(unsafe { *self.types.add(field) })
     }
 }
@@ -193,7 +193,7 @@ impl Assembled {
 /// # Safety
 /// `at` is a C string.
 unsafe fn measure(at: *const u8, most: usize) -> usize {
-    // SAFETY: not beyond the string's end, says the caller.
+    // SAFETY: the reads do not go beyond the string's end, says the caller.
     (0..most).find(|&i| unsafe { at.add(i).read_volatile() } == 0).unwrap_or(most)
 }
 
@@ -244,7 +244,7 @@ impl CString {
 
     fn byte(self, i: usize) -> u8 {
         debug_assert!(i < self.len);
-        // SAFETY: `new`'s promise; volatile, so that it is read once.
+        // SAFETY: `new`'s promise. The read is volatile, so that the byte is read once.
         unsafe { self.at.add(i).read_volatile() }
     }
 
@@ -459,7 +459,7 @@ mod tests {
     fn strings_are_cut_at_a_character_and_null_is_shown() {
         let long = std::ffi::CString::new("ä".repeat(1000)).unwrap();
         let values = [7, long.as_ptr() as u64, 0];
-        // SAFETY: a C string, and null.
+        // SAFETY: the addresses are those of a C string, and null.
         let mixed = unsafe { Mixed::new(&values, 0b110) };
         let out: Vec<_> = (0..(&mixed).words()).map(|_| AtomicU64::new(!0)).collect();
         (&mixed).put(&out);

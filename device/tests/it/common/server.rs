@@ -91,7 +91,7 @@ pub fn legacy_event(flags: u32, value: u64) -> Vec<u8> {
     message(command::REGION_WRITE, flags, &body)
 }
 
-/// Receives a reply. Returns its command, error and body.
+/// Receives a reply. Returns the reply's command, error and body.
 pub fn reply(stream: &mut UnixStream) -> (u16, u32, Vec<u8>) {
     let mut header = [0; 16];
     stream.read_exact(&mut header).unwrap();

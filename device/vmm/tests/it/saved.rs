@@ -58,7 +58,7 @@ fn a_stream_that_does_not_end_is_read_as_far_as_a_device_goes() {
 fn a_length_beyond_the_stream_is_an_error() {
     let mut stream = Vec::new();
     saved().write(&mut stream).unwrap();
-    // The length of the state and, after the state, that of the first pages.
+    // The first number is the length of the state. After the state is the length of the first pages.
     let state = u64::from_le_bytes(stream[..8].try_into().unwrap());
     for at in [0, 8 + state as usize] {
         let mut stream = stream.clone();

@@ -16,8 +16,8 @@ const WORDS: u64 = 2;
 const RECORD_WORDS: u64 = 2 + WORDS;
 
 pub fn ring_emit(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u32 {
-    // The first lap of the ring is a warm-up: its first event sends the schema, and it touches pages that the
-    // hypervisor has not mapped yet.
+    // The first lap of the ring is a warm-up: its first event sends the schema, and the lap touches pages
+    // that the hypervisor has not mapped yet.
     let lap = client.producer().memory().capacity() / RECORD_WORDS;
     let burst = lap / 8;
     for i in 0..lap {

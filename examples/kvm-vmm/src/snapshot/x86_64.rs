@@ -64,6 +64,6 @@ impl VcpuState {
 
 fn tsc(data: u64) -> Result<Msrs, Error> {
     let entry = kvm_msr_entry { index: MSR_TSC, data, ..Default::default() };
-    // This fails only for more entries than KVM takes.
+    // This call fails only for more entries than KVM takes.
     Msrs::from_entries(&[entry]).map_err(|_| kvm("KVM_GET_MSRS")(Errno::new(libc::E2BIG)))
 }

@@ -61,7 +61,7 @@ fn kills(batches: u64, children: u64) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Makes an event and a point, and dies in the middle of the next.
+/// Makes an event and a point, and dies in the middle of a further event or point.
 fn child(n: u64) -> ExitCode {
     let client = hypertrace::with_client(|client| client.index());
     event!("leased", n, client = client.unwrap_or(u32::MAX));

@@ -14,7 +14,7 @@ use vmm_shapes::add_function;
 const BRIDGE: u64 = 0xe000_0000;
 const SIZE: u64 = 0x1000_0000;
 
-/// Where the guest puts BAR 2, in the range of the bridge.
+/// Address at which the guest puts BAR 2, in the range of the bridge.
 const CONTROL: u64 = 0xe020_0000;
 
 fn select(io: &IoManager, register: u32) {

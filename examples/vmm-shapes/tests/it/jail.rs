@@ -90,7 +90,7 @@ fn a_flight_recorder_that_was_left_to_a_child_keeps_its_directory() {
         match unsafe { libc::fork() } {
             0 => {
                 hypertrace.start_threads(|| Ok(())).unwrap();
-                // The parent has left.
+                // The read returns when the parent has left.
                 child.read_exact(&mut [0]).unwrap();
                 hypertrace.session().snapshot().unwrap();
                 hypertrace.finish().unwrap();
