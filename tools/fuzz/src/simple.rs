@@ -60,7 +60,7 @@ fn read(bytes: &[u8]) -> Held {
                 at + 20 + len
             }
             1 => {
-                // The length of the record from the id on.
+                // Length of the record, counted from the id on.
                 let len = word(at + 24) as u32 as usize;
                 assert!(len >= EVENT_BYTES - 8, "byte {at}: {len} bytes");
                 if id == DROPPED {

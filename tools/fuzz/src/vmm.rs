@@ -297,8 +297,8 @@ impl<'a> Vmm<'a> {
     }
 
     fn set_file(&mut self) {
-        // The drain comes first: while a point waits for its schema, events for the last file wait, too, and
-        // without the drain, these events would be written to the new file.
+        // The drain comes first, because events for the last file wait while a point waits for its schema.
+        // Without the drain, these events would be written to the new file.
         self.drain();
         let path = self.dir.join(format!("file-{}", self.files.len()));
         let set = self.session.set_simple_file(&path);

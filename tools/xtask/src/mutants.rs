@@ -1,5 +1,5 @@
-//! `cargo xtask mutants` removes one defence after the other in a copy of the tree. For each defence, it runs
-//! the tests that tests/threat-model.toml names. At least one of these tests must fail.
+//! `cargo xtask mutants` removes one defence after the other in a copy of the tree. For each defence, the
+//! command runs the tests that tests/threat-model.toml names. At least one of these tests must fail.
 //!
 //! A mutant is a line in tests/threat-model.toml, in the row of a promise. The line `FILE: OLD -> NEW`
 //! replaces the text OLD, which FILE contains once, by NEW. The line `NUMBER in FILE: OLD -> NEW` does the

@@ -1,4 +1,4 @@
-//! Reports of the tests: which capabilities of this machine the tests used or missed. Also the table of these
+//! Reports of the tests (which capabilities of this machine the tests used or missed), and the table of these
 //! reports.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,5 @@
 //! Packages for users: Debian packages, archives of static programs, and a wheel for Python. `packages.toml`
-//! lists the files of the first two.
+//! lists the files of the Debian packages and of the archives.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

@@ -103,7 +103,7 @@ pub fn named_in(root: &Path, packages: &[String]) -> Result<Vec<&'static str>> {
     Ok(names().filter(|name| text.contains(&format!("\"{name}\""))).collect())
 }
 
-/// Results of probes of this machine. Also the environment in which commands can use the capabilities.
+/// Results of probes of this machine, and the environment in which commands can use the capabilities.
 #[derive(Default)]
 pub struct Machine {
     /// Capabilities, in the order of the table

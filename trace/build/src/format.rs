@@ -25,7 +25,7 @@ pub struct Format {
 pub(crate) struct Unit {
     pub c: char,
     pub column: usize,
-    /// The macro whose expansion contains the character, or `None` if the character is a string's.
+    /// The macro whose expansion contains the character, or `None` if the character belongs to a string.
     pub origin: Option<String>,
 }
 
@@ -155,7 +155,8 @@ fn spelled(text: &str) -> String {
         };
         // Writing to a String does not fail.
         let _ = match c {
-            // Always three digits, so that a digit that follows is not taken for a part of the escape.
+            // The escape always has three digits, so that a digit after the escape is not taken for a part of
+            // the escape.
             c if is_octal => write!(out, "\\{:03o}", u32::from(c)),
             '"' | '\\' => write!(out, "\\{c}"),
             '\t' => write!(out, "\\t"),

@@ -152,8 +152,8 @@ fn is_first(c: char) -> bool {
     c.is_ascii_alphabetic() || c == '_'
 }
 
-/// Returns true for control characters, and for characters that change the direction of the text around them:
-/// a compiler refuses them in source code, and a reader sees a different text.
+/// Returns true for control characters, and for characters that change the direction of the text around them.
+/// A compiler refuses such characters in source code, and a reader sees a different text.
 pub(crate) fn is_hidden(c: char) -> bool {
     c.is_control() && c != '\t'
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

@@ -70,7 +70,7 @@ struct Head {
 /// Text that QEMU's reader puts before the format of an event with the property `vcpu`.
 const VCPU_TEXT: &str = "cpu=%p ";
 
-/// Returns the argument that QEMU's reader puts before those of an event with the property `vcpu`.
+/// Returns the argument that QEMU's reader puts before the arguments of an event with the property `vcpu`.
 fn vcpu() -> Option<Candidate> {
     let ty = CType::of(&[Part::Word("void".to_owned()), Part::Star])?;
     Some(Candidate { name: "__cpu".to_owned(), column: 1, ty: Some(ty) })

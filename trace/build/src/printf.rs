@@ -184,7 +184,7 @@ impl Cursor<'_> {
     }
 
     /// Reads the conversion after its `%`, in one of the forms that QEMU's own files use. Returns None, after
-    /// a report, for any other form. In both cases, all characters of the conversion are taken.
+    /// a report, for any other form. In both cases, the function takes all characters of the conversion.
     fn conversion(&mut self, report: &mut Report<'_>) -> Option<Conversion> {
         let column = self.units.get(self.start).map_or(1, |unit| unit.column);
         let flags = self.all(|c| "-+ #0".contains(c));
@@ -217,8 +217,8 @@ impl Cursor<'_> {
             }
             _ if width.max(digits) > MAX_WIDTH => "a width of at most 999",
             _ => {
-                // Where there are both, the precision is at least the width, so the precision alone gives the
-                // number of digits.
+                // If a conversion has a width and a precision, the precision is at least the width, so the
+                // precision alone gives the number of digits.
                 return Some(Conversion {
                     zero: has_precision || !flags.is_empty(),
                     has_star,

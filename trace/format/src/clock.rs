@@ -28,10 +28,10 @@ pub fn boot_id() -> Option<String> {
     Some(text.trim_end().to_owned())
 }
 
-/// Returns the counter's ticks per second. If the CPU does not tell this number, the function measures it
-/// since the first call of this process. A call within half a millisecond after the first call waits until
-/// the half millisecond is over. The later a call, the more exact is the measurement, and after 20 ms all
-/// calls return the same number.
+/// Returns the counter's ticks per second. If the CPU does not tell this number, the function measures the
+/// rate over the time since the first call of this process. A call within half a millisecond after the first
+/// call waits until the half millisecond is over. The later a call, the more exact is the measurement, and
+/// after 20 ms all calls return the same number.
 pub fn frequency() -> u64 {
     static FREQUENCY: OnceLock<u64> = OnceLock::new();
     static FIRST: OnceLock<Anchor> = OnceLock::new();

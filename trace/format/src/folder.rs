@@ -626,7 +626,7 @@ impl Folder {
     /// file.
     ///
     /// # Errors
-    /// If the new file cannot be written. The old one stays.
+    /// If the new file cannot be written. The old file then stays.
     pub fn replace(&self, name: &str, text: &[u8]) -> Result<OwnedFd, WriteFailed> {
         let hidden = format!(".{name}.new");
         let write = || {

@@ -12,7 +12,7 @@ pub const HOST_BYTES: usize = 8 << 20;
 
 /// Maximum number of bytes that the session writes per second to replace `session.json`, and also the
 /// metadata if the maps of the clocks change. The session replaces the files once a second, or less often if
-/// the files have more bytes than this.
+/// the files have more bytes than this number.
 pub const ACCOUNT_BYTES_PER_SECOND: u64 = 1 << 20;
 
 /// Maximum number of clocks in an epoch, the host's clock included. Without this limit, a hostile guest could

@@ -28,8 +28,8 @@ pub const MISSED_STORED: u64 = 1 << 30;
 const LENGTH: u64 = (1 << 27) - 1;
 /// Number of bits of a record's time.
 const TIME_BITS: u32 = 27;
-/// Number of bits of an absolute time. The bits above these are equal in the absolute time and in the
-/// previous time.
+/// Number of bits of an absolute time. The higher bits of an absolute time are equal to the higher bits of
+/// the previous time.
 const ABSOLUTE_BITS: u32 = 59;
 
 /// Returns a little-endian number of 4 or 8 bytes.

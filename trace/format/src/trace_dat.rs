@@ -5,13 +5,14 @@
 pub const MAGIC: &[u8; 10] = b"\x17\x08\x44tracing";
 
 /// Maximum number of intervals in which a hypervisor took CPU time: the sum of a recording's intervals over
-/// all counters. A machine has fewer CPUs than this, so each CPU's counter can have an interval.
+/// all counters. A machine has fewer CPUs than this number, so each CPU's counter can have an interval.
 pub const MAX_STEALS: usize = 1 << 15;
 
 /// Maximum number of VMs' TSCs that a recording of a host's kernel lists.
 pub const MAX_TSCS: usize = 1 << 12;
 
-/// Maximum number of listed TSCs of one VM. If a VM has more, none of its TSCs is listed.
+/// Maximum number of listed TSCs of one VM. If a VM has more TSCs, the recording lists none of this VM's
+/// TSCs.
 pub const MAX_TSCS_OF_VM: usize = 1 << 8;
 
 /// Ids of sections, of the options that hold the offsets of sections, and of options without a section.

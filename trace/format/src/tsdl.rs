@@ -40,7 +40,7 @@ pub fn free_name<T>(name: String, taken: &mut BTreeSet<String>, ahead: &[(String
     free
 }
 
-/// Writes the origin of the trace, and the span in whose course the trace was recorded.
+/// Writes the origin of the trace, and the span during which the trace was recorded.
 ///
 /// # Errors
 /// If the output cannot be written.

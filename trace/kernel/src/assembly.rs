@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::time::Duration;
 
-/// Maximum sizes of the descriptions and of a JSON file, in bytes. Both are limited, because the reader keeps
-/// in memory what the guest sends.
+/// Maximum sizes of the descriptions and of a JSON file, in bytes. Both sizes are limited, because the reader
+/// keeps in memory what the guest sends.
 const MAX_HEAD: usize = 8 << 20;
 const MAX_JSON: usize = 1 << 20;
 
@@ -44,7 +44,7 @@ pub(crate) struct Assembly {
     description: Description,
     end: Text,
     cpus: BTreeMap<u32, CpuPages>,
-    /// Sum of two numbers: of pages without all their pieces, and of pieces that belong to no page.
+    /// Number of pages without all their pieces, plus number of pieces that belong to no page.
     damaged: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Tests of the builder: it reads several files and writes one.
+//! Tests of the builder, which reads several files and writes one file.
 
 use hypertrace_trace_build::{Builder, Error, OUTPUT};
 use std::error::Error as _;

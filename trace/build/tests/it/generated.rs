@@ -62,7 +62,7 @@ fn any_word_that_is_not_refused_can_be_a_name() {
     let mut text = String::new();
     for word in words.split_whitespace() {
         // Some words are the names of types in C, and some are names in the generated code. The parser
-        // refuses them in some places.
+        // refuses some of these words in some places.
         for line in [
             format!("{word}(bool {word}, const char *on, unsigned {word}_) \"%d %20s %o\"\n"),
             format!("a_{word}(int {word}, char *out) \"%x %s\"\n"),
