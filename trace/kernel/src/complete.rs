@@ -311,7 +311,7 @@ impl Ending {
                 events: events.values().sum(),
                 overwritten: sum(&|s| s.overwritten()),
                 unwritten: sum(&|s| s.readable().saturating_sub(events_of(s.cpu))),
-                // The ring of a killed recorder by perf is gone, and its counts with it.
+                // The ring of a killed recorder by perf has ended, and the ring's counts are lost.
                 losses_known: !stats.is_empty(),
             }
         });

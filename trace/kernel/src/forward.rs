@@ -252,8 +252,8 @@ impl Forwarding {
     /// Ends the recording: sends the remaining events and the kernel's counters.
     ///
     /// # Errors
-    /// If the kernel's buffers cannot be read, or the counters cannot be sent. The call removes the instance
-    /// even then.
+    /// If the kernel's buffers cannot be read, or the counters cannot be sent. If one of these steps fails,
+    /// the call still removes the instance.
     pub fn finish(mut self, send: &mut dyn FnMut(&Piece<'_>) -> bool) -> Result<Forwarded, Error> {
         let ended = self.send_rest(send);
         let counts = self.counts;

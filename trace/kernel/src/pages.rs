@@ -1,7 +1,8 @@
 //! Moves the buffers of all CPUs to files.
 //!
 //! Full pages move through a pipe without a copy in this process. A page that is still being filled cannot
-//! move. Such a page is copied at the end, or before the end if somebody reads along.
+//! move. Such a page is copied at the end, or before the end if somebody reads the recording while it goes
+//! on.
 
 use crate::error::Error;
 use crate::instance::Instance;
@@ -23,7 +24,7 @@ const PIPE: usize = 1 << 20;
 /// Maximum number of splices for one CPU in a pass, so that a busy CPU does not hold up the others.
 const MAX_SPLICES: u32 = 64;
 
-/// Time between passes if somebody reads along.
+/// Time between passes if somebody reads the recording while it goes on.
 const LIVE_PERIOD: Duration = Duration::from_millis(100);
 
 /// Maximum number of parts of pages that such a pass copies for one CPU: the rest of a page that has become
@@ -103,8 +104,8 @@ impl Buffers {
     /// events.
     fn pass(&mut self, is_live: bool) -> bool {
         let parts = if is_live { MAX_PARTS } else { 0 };
-        // A copy of a recording that goes on has the events that the caller has chosen alone, and parts of the
-        // other buffer's pages would only fill the disk.
+        // A copy of a recording in progress has only the events that the caller has chosen, so copied parts
+        // of the other buffer's pages would only fill the disk.
         let moved = self.try_pass().and_then(|()| self.parts(parts, &[Buffer::Asked]));
         let is_moved = moved.is_ok();
         if let Err(error) = moved {

@@ -116,7 +116,8 @@ enum By {
 
 impl Recording {
     /// Starts a recording. If the kernel's trace cannot be used, the recording has only scheduling, by perf.
-    /// This needs a configuration that names processes, and neither events nor a size of the buffers.
+    /// A recording by perf needs a configuration that names processes, and neither events nor a size of the
+    /// buffers.
     ///
     /// # Errors
     /// If the directory has no session or has a recording already, if an event or a process does not exist,
@@ -184,8 +185,8 @@ impl Recording {
         self.running().started.buffer_kib
     }
 
-    /// Waits until all processes have ended, at most for `time` or until a signal. Returns true if they have
-    /// ended.
+    /// Waits until all processes have ended, at most for `time` or until a signal. Returns true if all
+    /// processes have ended.
     pub fn wait(&mut self, time: Duration) -> bool {
         self.0.as_mut().is_none_or(|running| running.processes.wait(time))
     }
@@ -362,7 +363,7 @@ pub(crate) fn json(owner: &Owner, source: Source, cpus: Vec<u32>, pids: &[u32]) 
         stolen_ms: stolen_ms(),
         cpus,
         names: names.to_lines(),
-        // No thread is known to be recorded until the threads are noted.
+        // The threads are noted later.
         threads: (source == Source::Tracefs && !pids.is_empty()).then(Vec::new),
         system: None,
         has_cpus: false,

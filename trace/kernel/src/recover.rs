@@ -34,8 +34,8 @@ pub struct Recovered {
     pub dropped: u64,
 }
 
-/// Completes the recording that a killed process left in a session's directory. Returns `None` if there is
-/// none.
+/// Completes the recording that a killed process left in a session's directory. Returns `None` if the process
+/// left no recording.
 ///
 /// # Errors
 /// [`Error::Busy`] if the recording process lives, or if another process needs longer than 10 s to complete
@@ -90,7 +90,7 @@ fn one(root: &Dir, name: &str) -> Option<Recovered> {
     }
 }
 
-/// Opens the folder of an instance's recording. Returns `None` if there is none.
+/// Opens the folder of an instance's recording. Returns `None` if the directory has no such folder.
 fn left(dir: &Path, name: &str) -> Result<Option<State>, Error> {
     let dir = match open_dir(dir, Share::Owner) {
         Err(Error::NoSession(_)) => return Ok(None),

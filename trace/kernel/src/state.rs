@@ -3,8 +3,8 @@
 //! `.kernel/head` has the descriptions, and `.kernel/recording.json` the identity. `.kernel/cpuN` and
 //! `.kernel/cpusN` have the unchanged pages of a CPU from the kernel. `.kernel/end.json` has the kernel's
 //! counters. At the end of the recording, the recorder makes `kernel.dat` from all these files. If the
-//! recorder was killed, another process that finds the files does this. A process that uses the folder locks
-//! the folder.
+//! recorder was killed, another process that finds the files makes `kernel.dat`. A process that uses the
+//! folder locks the folder.
 //!
 //! The recording of a guest's kernel consists of the same files, but the events of a session hold the
 //! contents of the files.

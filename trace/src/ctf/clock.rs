@@ -355,7 +355,8 @@ pub(crate) struct Clocks {
     pub changed: bool,
     /// Frequency of the host's clock in the metadata on disk, in ticks per second.
     described_frequency: u64,
-    /// Number of clocks in `classes.jsonl`, and of those that `session.json` has had from the beginning.
+    /// Number of clocks in `classes.jsonl`, and number of clocks that `session.json` has had from the
+    /// beginning.
     pub listed: u32,
     /// Number of clocks in the metadata on disk.
     pub described: u32,

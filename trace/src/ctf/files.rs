@@ -160,7 +160,7 @@ impl Files {
     /// Replaces a description.
     ///
     /// # Errors
-    /// If the new description cannot be written. The old one stays.
+    /// If the new description cannot be written. The old description then stays.
     pub(crate) fn replace(&mut self, what: Description, text: &[u8]) -> Result<(), WriteFailed> {
         let len = text.len() as u64;
         match &mut self.0 {

@@ -32,7 +32,7 @@ pub(super) struct OpenFiles {
 }
 
 impl OpenFiles {
-    /// Returns the files of a trace in this folder. At most `most` of them are open at a time.
+    /// Returns the files of a trace in this folder. At most `most` of the files are open at a time.
     pub fn new(folder: Folder, most: usize) -> OpenFiles {
         OpenFiles { folder, most: most.max(1), open: Vec::new(), uses: 0 }
     }
@@ -53,7 +53,7 @@ impl OpenFiles {
     }
 
     /// Creates a sparse file of this length that begins with `head`. The file gets its name when it is
-    /// complete; if anything fails, nothing is left of it.
+    /// complete. If a step fails, no part of the file is left.
     pub fn create(&mut self, name: &str, len: u64, head: &[u8]) -> io::Result<Inode> {
         check_size(len)?;
         self.make_room();

@@ -147,7 +147,7 @@ impl Stream {
     /// Cuts the file to the end of its last packet, unless the filler has newer counters.
     ///
     /// # Errors
-    /// If the file cannot be cut. The file is valid even then.
+    /// If the file cannot be cut. The file is valid even with the filler.
     pub fn close(mut self, files: &mut Files) -> Result<(), WriteFailed> {
         self.file.close(files)
     }

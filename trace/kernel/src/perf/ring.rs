@@ -81,7 +81,8 @@ fn attributes(flags: u64) -> Attributes {
 /// Opens an event of a thread (0 for the calling one) on a CPU.
 fn open(attributes: &Attributes, thread: u32, cpu: u32) -> io::Result<OwnedFd> {
     let number = |n: u32| i32::try_from(n).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH));
-    // SAFETY: the kernel reads `size` bytes of the attributes, which is their size, and writes nothing.
+    // SAFETY: the kernel reads `size` bytes of the attributes, which is the whole size of the attributes, and
+    // writes nothing.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
