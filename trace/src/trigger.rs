@@ -72,7 +72,7 @@ pub struct Fired {
 #[derive(Default)]
 struct Control {
     rules: Vec<Arc<Rule>>,
-    /// Removed rules. A thread that looked up a rule before its removal may still fire it.
+    /// Removed rules. A thread that looked up a rule before the rule's removal may still fire the rule.
     removed: Vec<Arc<Rule>>,
     last: u32,
     callbacks: BTreeMap<String, Callback>,
@@ -146,8 +146,8 @@ impl Triggers {
                 }
                 Action::Call(callback) => {
                     let fired = Fired { rule: rule.number, client, seq, host_time };
-                    // This thread does not wake the worker, because that takes a system call: `pass` wakes
-                    // the worker. The drop of a job frees no memory, because the table still holds the
+                    // This thread does not wake the worker, because a wake-up takes a system call: `pass`
+                    // wakes the worker. The drop of a job frees no memory, because the table still holds the
                     // callback.
                     if self.queue.jobs.push((Arc::clone(callback), fired)).is_err() {
                         self.queue.dropped.fetch_add(1, Relaxed);

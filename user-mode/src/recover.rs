@@ -117,7 +117,7 @@ fn recover_client(
         Some(Committed { position, sequence, token, .. }) => (position, Some(sequence), token),
         None => {
             let from = if is_possible(tail) { tail } else { oldest(&memory, head) };
-            // The header of the block contains the token of the holder whose records these are.
+            // The header of the block contains the token of the holder that wrote these records.
             (from, (from == 0).then_some(0), header(block_of(from), 1))
         }
     };
@@ -133,8 +133,8 @@ fn recover_client(
     drain_rest(sink, client, &mut consumer);
 }
 
-/// Returns how many lost events of each total in page G the dead host had counted. The counts are those of
-/// `lost`. If a count exceeds its cause's total, the rest is counted for causes whose totals have room.
+/// Returns how many lost events of each total in page G the dead host had counted. `lost` has these counts by
+/// cause. If a count exceeds its cause's total, the rest is counted for causes whose totals have room.
 fn counted(memory: &ClientMemory<'_>, lost: &Losses) -> [u64; 3] {
     let totals =
         [LOST_FULL, LOST_BUSY, LOST_UNATTACHED].map(|word| memory.guest[word].load(Relaxed));

@@ -1,8 +1,8 @@
 //! Packs one record of a ring: copies it once into the packet, with every check.
 //!
 //! A reader of the trace stops or aborts at an undeclared id, a length that does not fit, or a timestamp that
-//! goes backwards. The packer writes no such id, length or timestamp. A producer cannot change this, even if
-//! it writes to the ring while the packer reads.
+//! goes backwards. The packer writes no such id, length or timestamp. Even a producer that writes to the ring
+//! while the packer reads cannot cause any of these faults.
 
 use super::budget::Account;
 use super::classes::{CACHE, Cached, ClassRef, Classes, Table};

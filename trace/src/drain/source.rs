@@ -25,8 +25,8 @@ pub(crate) struct Source {
     /// Counter that stamps the guest's events. The guest gives the kind and the frequency of this counter.
     pub counter: Counter,
     pub lease: Option<OpenLease>,
-    /// The holder, if the holder's lease record is no longer in the ring. Such rings are the rings of a
-    /// flight recorder, and of a guest that was restored.
+    /// The holder, if the holder's lease record is no longer in the ring. Only the rings of a flight recorder
+    /// and of a restored guest have such a holder.
     pub holder: Option<Holder>,
     pub next: Next,
     pub file: StreamFile,
@@ -62,8 +62,8 @@ pub(crate) struct StreamFile {
     pub stream: Option<Stream>,
     /// True if the next packet begins a new file.
     pub is_next_new: bool,
-    /// True if the ring began anew after the last packet: the ring's positions and sequence numbers do not
-    /// continue the old ones.
+    /// True if the ring began anew after the last packet: the ring's new positions and sequence numbers do
+    /// not continue the old positions and numbers.
     pub begins_anew: bool,
     /// Number of files begun in this epoch, see [`MAX_RESTARTS`](crate::limits::MAX_RESTARTS).
     pub restarts: u32,

@@ -313,7 +313,7 @@ impl TraceState {
         Ok(text.len() as u64)
     }
 
-    /// Replaces `session.json`. Returns its size in bytes.
+    /// Replaces `session.json`. Returns the file's size in bytes.
     fn write_json(&mut self, finished: bool) -> Result<u64, WriteFailed> {
         let json = SessionJson {
             format: FORMAT.into(),

@@ -175,9 +175,9 @@ pub(crate) struct PendingPoints {
     pub faults: [u64; FAULT_KINDS],
 }
 
-/// Callback for failed writes. The session calls it at the first failed write. The session calls it again
-/// only for a failure after all failing writers have worked again. The callback runs in the middle of a
-/// drain, so it must not call the session.
+/// Callback for failed writes. The session calls the callback at the first failed write, and again only for a
+/// failure after all failing writers have worked again. The callback runs in the middle of a drain, so it
+/// must not call the session.
 pub type OnWriteFailed = Box<dyn Fn(&WriteFailed) + Send>;
 
 /// Writer number of `session.json` and the metadata, for [`Failures::failed`].
@@ -198,7 +198,7 @@ pub(crate) struct Failures {
 }
 
 impl Failures {
-    /// Notes the result of a write, and returns its value.
+    /// Notes the result of a write. Returns the result's value, if the write worked.
     pub fn note<T>(&mut self, whose: usize, written: Result<T, WriteFailed>) -> Option<T> {
         match &written {
             Ok(_) => self.worked(whose),

@@ -159,7 +159,8 @@ impl Turn<'_, '_> {
                     }
                     return Ok(drained);
                 }
-                // The ring has a new holder by now, so the code applied the wrong rules to the records.
+                // The ring has a new holder by now, so the records were read by the rules of the wrong
+                // holder.
                 self.forget_pending();
                 self.consumer.rollback();
             }
@@ -447,7 +448,7 @@ fn stream<'l>(
     }
 }
 
-/// Writes an empty packet if the counters have changed since the last one.
+/// Writes an empty packet if the counters have changed since the last packet.
 pub(crate) fn write_counters(
     state: &mut TraceState,
     source: &mut Source,

@@ -474,7 +474,8 @@ impl HostRings {
         held(|claim| emit(&claim.producer))
     }
 
-    /// Records one event in the same way. If a declared event is lost, notes the place of the loss.
+    /// Records one event: calls `emit` as `with` does. If a declared event is lost, notes the place of the
+    /// loss.
     #[inline]
     pub fn record(
         &self,

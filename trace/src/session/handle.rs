@@ -134,8 +134,9 @@ impl Session {
     }
 
     /// Writes the contents of a flight recorder as a session, and waits until that session is complete.
-    /// Returns its directory, `snapshot-NNNN`. Overwritten events count as lost in the snapshot. The drain
-    /// loop's thread must not call this method, because the same thread writes the snapshot.
+    /// Returns the directory of the new session, `snapshot-NNNN`. Overwritten events count as lost in the
+    /// snapshot. The drain loop's thread must not call this method, because the same thread writes the
+    /// snapshot.
     ///
     /// # Errors
     /// If this session is no flight recorder, if no thread drains the session's rings, or if the snapshot
@@ -383,8 +384,8 @@ impl Session {
     }
 
     /// Ends the session like [`Session::finish`], but ends it even if the session cannot be written to its
-    /// end. Events that cannot be written count as lost in the summary. They also count as lost in the files,
-    /// as far as the files have room for the counts.
+    /// end. Events that cannot be written count as lost in the summary. Such events also count as lost in the
+    /// files, as far as the files have room for the counts.
     pub fn end(self) -> (Summary, Result<(), SessionError>) {
         self.parts.end();
         let mut engine = self.engine();

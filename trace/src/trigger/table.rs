@@ -41,7 +41,7 @@ fn slot(hash: u32) -> usize {
     hash as usize % SLOTS
 }
 
-/// All tables of a session. The last one is current.
+/// All tables of a session. The last table is the current table.
 #[derive(Default)]
 pub(super) struct Tables {
     /// Number of tables so far. 0 until the first rule.
@@ -69,7 +69,7 @@ impl Tables {
         self.number.load(Ordering::Relaxed)
     }
 
-    /// Makes `table` the current table. Two callers must not do so at the same time.
+    /// Makes `table` the current table. Only one caller may replace the table at a time.
     pub fn replace(&self, table: Table) {
         let all =
             self.all.get_or_init(|| (0..super::MAX_CHANGES).map(|_| OnceLock::new()).collect());

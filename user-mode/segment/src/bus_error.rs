@@ -48,8 +48,8 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
     }
     let Some(before) = BEFORE.get() else { return };
     let has_info = before.sa_flags & libc::SA_SIGINFO != 0;
-    // SAFETY: the program's own action for this signal. Without a handler, the access is repeated after this
-    // one, and raises the signal again.
+    // SAFETY: the program's own action for this signal. Without a handler of the program, the access is
+    // repeated after this handler, and raises the signal again.
     unsafe {
         match before.sa_sigaction {
             libc::SIG_IGN if !is_access => {}

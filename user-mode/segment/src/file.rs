@@ -526,8 +526,8 @@ fn failed<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> 
 fn reserve(file: &File, size: Option<u64>, geometry: &Geometry) -> io::Result<()> {
     let size = size.unwrap_or_else(|| geometry.window_size());
     check_size(size.max(used(geometry)))?;
-    // This is the C library's function, because the C library has a fallback for a file system that lacks the
-    // call. SAFETY: takes a descriptor that is open, and two numbers.
+    // The code calls the C library's function, because the C library has a fallback for a file system that
+    // lacks the call. SAFETY: takes a descriptor that is open, and two numbers.
     match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, used(geometry) as libc::off_t) } {
         0 => file.set_len(size.max(used(geometry))),
         errno => Err(io::Error::from_raw_os_error(errno)),

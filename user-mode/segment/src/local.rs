@@ -146,7 +146,7 @@ impl<'m> LocalPages<'m> {
         // bells: the host sees the bell, or this thread sees the word.
         fence(Ordering::SeqCst);
         let watches = self.watch();
-        // A host that is about to sleep then does not.
+        // If the host is about to sleep, the new value of the word keeps the host awake.
         if watches.load(Relaxed) == watch::ASLEEP
             && watches.compare_exchange(watch::ASLEEP, watch::BELLS, Relaxed, Relaxed).is_ok()
         {

@@ -55,7 +55,7 @@ impl LockFile {
         LockFile { descriptor: AtomicI32::new(descriptor), inode, base, is_module: false, lowest }
     }
 
-    /// Moves `/dev/hypertrace` in. With that file, a lease of a client takes the place of a locked byte.
+    /// Moves `/dev/hypertrace` in. For this file, a lease of a client takes the place of a locked byte.
     pub fn of_module(file: impl Into<OwnedFd>) -> LockFile {
         let mut lock = LockFile::new(file, 0, LockFile::ANY);
         lock.is_module = true;
@@ -105,7 +105,7 @@ impl LockFile {
             l_whence: libc::SEEK_SET as libc::c_short,
             l_start: (self.base + u64::from(client)) as libc::off_t,
             l_len: 1,
-            // Must be 0 for this kind of lock.
+            // The kernel requires 0 for this kind of lock.
             l_pid: 0,
         };
         let descriptor = self.borrow()?;
@@ -145,7 +145,7 @@ impl LockFile {
         self.inode.is_some() && self.inode == other.inode
     }
 
-    /// Closes the file. In a forked child, this lets go of the parent's locks.
+    /// Closes the file. In a forked child, the call lets go of the parent's locks.
     pub fn close(&self) {
         if let Some(descriptor) = self.take() {
             // SAFETY: this type owns the descriptor, and has just forgotten it.
@@ -153,8 +153,8 @@ impl LockFile {
         }
     }
 
-    /// Opens the same file again, by a new description without locks. In a forked child, this lets go of the
-    /// parent's locks. Without a /proc the file is closed.
+    /// Opens the same file again, by a new description without locks. In a forked child, the call lets go of
+    /// the parent's locks. Without a /proc the file is closed.
     pub fn reopen(&self) {
         let own = self.borrow().and_then(own_description);
         self.close();
