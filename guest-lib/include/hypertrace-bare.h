@@ -779,7 +779,8 @@ static inline volatile uint64_t *hypertrace_bare_begin(struct hypertrace_bare *c
         return NULL;
     }
     if (now - client->last > client->device->pause) {
-        /* `last` is set now, so that the next event does not follow the same pause if this event is dropped. */
+        /* `last` is set now, so that the next event does not follow the same pause if this event is
+           dropped. */
         client->last = now;
         hypertrace_bare_wake_(client);
     }

@@ -1,6 +1,6 @@
 //! A channel: the device's mapped regions, and the facts of its config page.
 //!
-//! Unsafe, because regions are addresses that the caller passes.
+//! The code is unsafe because regions are addresses that the caller passes.
 #![allow(unsafe_code)]
 
 use crate::error::OpenError;
@@ -159,8 +159,8 @@ impl<'m> Channel<'m> {
         })
     }
 
-    /// Sets whether stores need fences to stay in order: the rings' mapping is not, or not known to be,
-    /// write-back.
+    /// Sets whether stores need fences to stay in order. Stores need no fences only if the rings' mapping is
+    /// known to be write-back.
     pub fn with_fences(self, fenced: bool) -> Self {
         Channel { fenced, ..self }
     }
@@ -239,7 +239,7 @@ impl<'m> Channel<'m> {
 pub(crate) unsafe fn read_config(at: *const u8) -> ConfigPage {
     let mut words = [0; CONFIG_WORDS];
     for (i, word) in words.iter_mut().enumerate() {
-        // SAFETY: inside the page; word by word, as the page may trap.
+        // SAFETY: the loads are inside the page. Each load takes a word, because the page may trap.
         *word = unsafe { at.cast::<u64>().wrapping_add(i).read_volatile() };
     }
     ConfigPage::from_words(&words)

@@ -193,8 +193,8 @@ impl<'m> Client<'m> {
                 self.seq.store(seq, Relaxed);
                 seq
             },
-            // Over a segment, an emulator's plugin knows the CPU, and asking for it would be most of a
-            // point's cost.
+            // Over a segment, an emulator's plugin knows the CPU, and a question for the CPU would be most of
+            // a point's cost.
             if self.channel.local.is_some() { 0 } else { self.cpu() },
             fields,
             |before, seq| {
@@ -204,7 +204,7 @@ impl<'m> Client<'m> {
                 if reply as u32 != seq
                     && let Some(local) = &self.channel.local
                 {
-                    // No emulator's plugin has answered, so the host's thread must.
+                    // No emulator's plugin has answered, so the host's thread must answer.
                     local.ask(self.index, self.producer.memory(), self.cpu(), seq);
                     reply = host[host_page::REPLY].load(Ordering::Acquire);
                 }
@@ -255,7 +255,7 @@ impl<'m> Client<'m> {
 
     /// Waits until the next `events` events find room if the fields of each take at most `words` words: kicks
     /// the host, and waits for a second at most. Returns `false` if there is still no room, or never can be.
-    /// For programs that prefer waiting to losing an event.
+    /// This function is for programs that prefer waiting to losing an event.
     ///
     /// A field takes one word; a string takes its bytes and 4 more, rounded up to words.
     pub fn wait_for_room(&self, events: u64, words: u64) -> bool {
@@ -268,9 +268,9 @@ impl<'m> Client<'m> {
         Deadline::new(&self.channel, self.producer.memory().host).wait_for(has_room)
     }
 
-    /// Copies a changed enable mask and publishes the counts of dropped events; for programs without a thread
-    /// that does so. Returns `false` if the host shows another holder: stop using the client then, unless a
-    /// transport may still hold back this lease's store to LEASE.
+    /// Copies a changed enable mask and publishes the counts of dropped events. This function is for programs
+    /// without a thread that does the same. Returns `false` if the host shows another holder: stop using the
+    /// client then, unless a transport may still hold back this lease's store to LEASE.
     pub fn poll(&self) -> bool {
         self.producer.refresh(self.channel.clock.now());
         self.refresh_mask();
@@ -334,7 +334,7 @@ impl<'m> Deadline<'m> {
         Deadline { clock, until, turns, local: channel.local, host }
     }
 
-    /// Waits until something is done. Returns false if it is not done in time.
+    /// Waits until `is_done` returns true. Returns false if that takes too long.
     ///
     /// The function looks once more after the deadline, because a pause of the VM can take the whole wait.
     fn wait_for(&mut self, mut is_done: impl FnMut() -> bool) -> bool {

@@ -26,8 +26,8 @@ pub struct ProcessCounts {
     /// [polls](crate::poll) or ends.
     pub unattached: u64,
     /// Clients that threads have abandoned, because an emit on the client was under way for 10 ms: a signal
-    /// handler has jumped out of it. The thread keeps an abandoned client until the thread ends, and uses
-    /// another.
+    /// handler has jumped out of the emit. The thread keeps an abandoned client until the thread ends, and
+    /// uses another client.
     pub abandoned: u64,
     /// Clients that threads have given up because another holder had taken them.
     pub taken: u64,

@@ -9,7 +9,7 @@ use hypertrace_abi::record::{Flags, id};
 use hypertrace_abi::ring::NewRecord;
 
 /// Records an event of the 2016 interface on this client: `arg1`, and as many of `args` as the device was
-/// built for; missing ones are zero. The event costs one exit. If stores do not trap, or a kernel module
+/// built for; missing arguments are zero. The event costs one exit. If stores do not trap, or a kernel module
 /// lends the client, the event is a commit.
 pub fn hypertrace(client: &Client<'_>, arg1: u64, args: &[u64]) {
     hypertrace_of(client, client.index(), arg1, args);

@@ -172,9 +172,9 @@ macro_rules! event {
     }};
 }
 
-/// Records an event that must not be dropped. The event may use the reserved part of the ring; if that is
-/// full too, the macro waits for a bounded time for the host to drain. Takes the arguments of [`event!`] and
-/// returns an [`Emit`].
+/// Records an event that must not be dropped. The event may use the reserved part of the ring; if the
+/// reserved part is full, too, the macro waits for a bounded time for the host to drain. Takes the arguments
+/// of [`event!`] and returns an [`Emit`].
 ///
 /// After [`Emit::Recorded`] the event is in memory that the host shares, after all that this thread recorded
 /// before, and survives the thread. The host may not have seen the event yet: see [`reference_point!`] for

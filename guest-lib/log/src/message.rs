@@ -38,7 +38,7 @@ impl Message {
 
 impl fmt::Write for Message {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        // Text after a cut would not be the text's next part.
+        // The text is complete at the cut: a later part would not follow the text so far.
         let room = if self.cut == 0 { MESSAGE_BYTES - self.len } else { 0 };
         let mut len = text.len().min(room);
         while !text.is_char_boundary(len) {
@@ -69,7 +69,7 @@ pub fn nested() -> u64 {
 pub struct Formatting(());
 
 impl Formatting {
-    /// Marks the thread. If the thread is marked already, counts that and returns `None`.
+    /// Marks the thread. If the thread is marked already, counts the attempt and returns `None`.
     #[inline]
     pub fn begin() -> Option<Formatting> {
         if IS_FORMATTING.replace(true) {

@@ -18,7 +18,7 @@ pub enum Value {
 impl Value {
     /// Returns the value of a text that a script has written: a number if the text is one.
     pub fn of(text: &str) -> Value {
-        // The parsers of numbers take a plus sign, too.
+        // The parsers of numbers take a plus sign, too, so a text with this sign is left out.
         let number = Some(text).filter(|text| !text.contains('+'));
         let hex = number.and_then(|number| number.strip_prefix("0x"));
         let hex = hex.and_then(|digits| u64::from_str_radix(digits, 16).ok());

@@ -1,7 +1,7 @@
 //! A cell, in which a thread finds its client.
 //!
-//! Unsafe, because cells are filled by shared references; the bit in the process's
-//! bitmap says which thread has a cell.
+//! The code is unsafe because cells are filled by shared references; the bit in the process's bitmap says
+//! which thread has a cell.
 #![allow(unsafe_code)]
 
 use crate::client::Client;
@@ -49,7 +49,7 @@ impl ClientCell {
     /// # Safety
     /// The calling thread has the cell, and no thread uses the client that is in the cell.
     pub(super) unsafe fn fill(&self, client: Client<'static>) {
-        // SAFETY: no other thread looks, says the caller. Clients need no drop.
+        // SAFETY: no other thread looks at the cell, says the caller. Clients need no drop.
         unsafe { (*self.client.get()).write(client) };
         self.suspect.store(0, Relaxed);
         self.looked_at.store(0, Relaxed);

@@ -19,10 +19,10 @@ const CHEAP: [&str; 3] = ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page"];
 
 /// Chooses a clock, and returns the reason, too: the clock of the options or of the environment; else the TSC
 /// if it is known to be one clock, because the kernel keeps it, QEMU emulates the CPUs, or a virtual
-/// machine's CPUs agree; otherwise CLOCK_MONOTONIC_RAW. AArch64's counter always ticks at one rate, but an
-/// emulator's counter is not the one whose rate the host knows.
+/// machine's CPUs agree; otherwise CLOCK_MONOTONIC_RAW. AArch64's counter always ticks at one rate, but the
+/// counter of an emulator is not the counter whose rate the host knows.
 ///
-/// `told` is the rate of AArch64's counter, as the host says; 0 if the host does not.
+/// `told` is the rate of AArch64's counter, as the host says; 0 if the host does not say a rate.
 ///
 /// # Errors
 /// If the environment variable has a value that is no clock's name.
@@ -98,9 +98,9 @@ fn warn(source: &str) {
     }
 }
 
-/// Returns whether no process has said so since the system started. The first process makes a file in one of
-/// these folders, and a restart of the system removes this file. If no folder can be written, each process is
-/// the first.
+/// Returns whether no process has said this since the system started. The first process makes a file in one
+/// of these folders, and a restart of the system removes this file. If no folder can be written, each process
+/// is the first.
 fn is_first(folders: impl IntoIterator<Item = PathBuf>) -> bool {
     let note = |folder: PathBuf| {
         let made = fs::File::create_new(folder.join("hypertrace-slow-clock"));

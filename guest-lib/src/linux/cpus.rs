@@ -5,7 +5,7 @@
 //! A thread visits each CPU, and reads there the counter together with CLOCK_MONOTONIC_RAW, which the kernel
 //! keeps the same on all CPUs.
 //!
-//! Unsafe, because affinities are set by C functions.
+//! The code is unsafe because affinities are set by C functions.
 #![allow(unsafe_code)]
 
 use super::refresher;
@@ -71,12 +71,12 @@ impl Reading {
     }
 }
 
-/// Compares readings of all CPUs, the last of which is a second one of the first CPU. `None` if they are too
-/// inexact.
+/// Compares readings of all CPUs. The last reading is a second reading of the first CPU. Returns `None` if
+/// the readings are too inexact.
 fn compare(readings: &[Reading]) -> Option<bool> {
     let (first, last) = (readings.first()?, readings.last()?);
-    // Looks at the ticks first: both clocks may go back if the kernel derives CLOCK_MONOTONIC_RAW from each
-    // CPU's own counter.
+    // The ticks are compared first: both clocks may go back if the kernel derives CLOCK_MONOTONIC_RAW from
+    // each CPU's own counter.
     if !readings.is_sorted_by_key(|reading| reading.ticks) {
         return Some(false);
     }

@@ -39,8 +39,8 @@ fn functions_of_ivshmem(options: &Options) -> impl Iterator<Item = PathBuf> {
     functions.into_iter().filter(|function| function::is_ivshmem(function))
 }
 
-/// Returns the first PCI function, by address, that is a hypertrace device by its ids; else the first whose
-/// memory is a segment.
+/// Returns the first PCI function, by address, that is a hypertrace device by its ids. If there is no such
+/// function, returns the first function whose memory is a segment.
 fn on_bus(options: &Options) -> Option<ChannelLocation> {
     let functions = function::candidates(options);
     if let Some(device) = functions.iter().find(|function| function::is_device(function)) {

@@ -1,6 +1,6 @@
 //! Memory: how a mapping is cached, and pages that a fork empties.
 //!
-//! Unsafe, because mapping memory is.
+//! The code is unsafe because it maps memory.
 #![allow(unsafe_code)]
 
 use hypertrace_abi::atomic::{AtomicU64, Ordering::Relaxed};
@@ -23,12 +23,12 @@ pub enum MemoryType {
 /// child, and is never freed.
 ///
 /// # Safety
-/// All zeros, and becoming all zeros at any time, must be fine for both types.
+/// Both types must allow all zeros, and must allow that the memory becomes all zeros at any time.
 pub(super) unsafe fn wiped_on_fork<T, S>(count: usize) -> io::Result<(&'static T, &'static [S])> {
     let start = size_of::<T>().next_multiple_of(align_of::<S>());
     let len = start + count * size_of::<S>();
-    // SAFETY: the mapping is new, page-aligned and never unmapped. The caller promises that zeros are a `T`
-    // and `S`s.
+    // SAFETY: the mapping is new, page-aligned and never unmapped. The caller promises that zeros are a valid
+    // `T` and valid `S`s.
     unsafe {
         let at = libc::mmap(
             ptr::null_mut(),
@@ -115,7 +115,7 @@ mod tests {
             child
         };
         let mut status = -1;
-        // SAFETY: writes to `status`.
+        // SAFETY: `waitpid` writes to `status`.
         unsafe { libc::waitpid(child, &mut status, 0) };
         assert_eq!((status, word.load(Relaxed)), (0, 1));
     }

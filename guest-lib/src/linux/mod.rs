@@ -10,10 +10,10 @@
 //!  device: module, segment, pci (uio), ivshmem, window   lock file
 //! ```
 //!
-//! A thread's first event may be in a signal handler: it leases a client without allocating. The process's
-//! first event looks for the device, which allocates, so a program whose first event may be in a handler
-//! calls [`open`] before. After a program has closed descriptors that it does not know, the library's among
-//! them, the program calls [`open`] again; otherwise the next event opens the device again.
+//! A thread's first event may be in a signal handler: the event leases a client without allocating. The
+//! process's first event looks for the device, which allocates, so a program whose first event may be in a
+//! handler calls [`open`] before. After a program has closed descriptors that it does not know, the library's
+//! among them, the program calls [`open`] again; otherwise the next event opens the device again.
 
 mod cell;
 mod clock;
@@ -100,8 +100,8 @@ pub fn trace_parent() -> Option<TraceParent> {
     process::trace_parent(thread::prepare)
 }
 
-/// Makes `channel` this process's, in place of a device: shared memory, or a device that the program has
-/// mapped by itself.
+/// Makes `channel` this process's channel, in place of a device: shared memory, or a device that the program
+/// has mapped by itself.
 ///
 /// Processes that share the channel each pass a descriptor of the same `lock` file, open for writing (the
 /// memory's own file will do), whose byte *n* the holder of client *n* locks. A forked child uses the same

@@ -3,7 +3,7 @@
 use super::options::Options;
 use hypertrace_abi::event::cut;
 
-/// The name of a process, which those of its threads have that the program did not name.
+/// The name of a process. Threads of the process that the program did not name have this name, too.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ProcessName {
     /// Name of the process.

@@ -1,6 +1,6 @@
 //! An open device, the opening and mapping of its files, and a window in a file.
 //!
-//! Unsafe, because what is mapped here is taken for a device's regions.
+//! The code is unsafe because what is mapped here is taken for a device's regions.
 #![allow(unsafe_code)]
 
 use super::clock;
@@ -82,7 +82,7 @@ impl Window<'_> {
     }
 }
 
-/// Returns the error that this file has no valid config page.
+/// Returns the error for a file that has no valid config page.
 pub(super) fn not_a_device(path: &Path, why: ConfigError) -> OpenError {
     let mut error = OpenError::because("find the config page in", path, std::io::Error::other(why));
     if let (ConfigError::Magic(u64::MAX), OpenError::System { hint, .. }) = (why, &mut error) {

@@ -10,14 +10,14 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub struct Options {
     /// File of the segment to use. Without an option, the environment variable `HYPERTRACE_SEGMENT` may name
-    /// one.
+    /// a segment.
     pub segment: Option<PathBuf>,
     /// Physical address of the MMIO window to use.
     pub window: Option<u64>,
-    /// PCI function to use, as in `0000:00:04.0`; else the first function that is a hypertrace device.
+    /// PCI function to use, as in `0000:00:04.0`. If `None`, the first function that is a hypertrace device.
     pub function: Option<String>,
-    /// Clock that stamps events; else the one that the environment variable `HYPERTRACE_CLOCK` names (`tsc`,
-    /// `monotonic_raw`), else the TSC if that is one clock.
+    /// Clock that stamps events. If `None`, the clock that the environment variable `HYPERTRACE_CLOCK` names
+    /// (`tsc`, `monotonic_raw`), or else the TSC if it is one clock.
     pub clock: Option<Clock>,
     /// Folder where sysfs is mounted: `/sys`.
     pub sysfs: PathBuf,

@@ -1,6 +1,6 @@
 //! Opens the device as a PCI function, in sysfs.
 //!
-//! Unsafe, because what is mapped here is taken for a device's regions.
+//! The code is unsafe because what is mapped here is taken for a device's regions.
 #![allow(unsafe_code)]
 
 use super::function::{bar_file, combining, decode, enable};
@@ -51,8 +51,8 @@ fn map_all(
     let data = map(Region::Data.bar(), geometry.data_size(), true)?;
     let control = map(Region::Control.bar(), geometry.control_size(), true)?;
     let rings = map(Region::Rings.bar(), geometry.rings_size(), true)?;
-    // SAFETY: each is mapped as far as the page says, and the process keeps
-    // the mappings with the channel.
+    // SAFETY: each BAR is mapped as far as the page says, and the process keeps the mappings with the
+    // channel.
     let channel =
         unsafe { Channel::at_regions(&page, data.address(), control.address(), rings.address())? };
     Ok((channel, vec![data, control, rings]))

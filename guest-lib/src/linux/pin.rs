@@ -1,7 +1,7 @@
 //! Keeps the library in memory. The library's thread, and the functions that run when a thread of the program
 //! ends, need their code even after the program has unloaded the plugin that the library is linked into.
 //!
-//! Unsafe, because of the dynamic loader's C functions.
+//! The code is unsafe because of the dynamic loader's C functions.
 #![allow(unsafe_code)]
 
 use libc::{Dl_info, c_int, c_void, dl_phdr_info, size_t};
@@ -22,9 +22,9 @@ pub(super) fn pin() {
     type Open = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
     let (Some(dladdr), Some(dlopen)) = (function(c"dladdr"), function(c"dlopen")) else { return };
     let mut found = MaybeUninit::<Dl_info>::uninit();
-    // SAFETY: both are the C library's functions of these names. dladdr fills `found` if dladdr does not
-    // return 0; the name lives as long as the object, which is loaded. If dlopen does not find the object,
-    // the object is not pinned.
+    // SAFETY: both addresses are those of the C library's functions of these names. dladdr fills `found` if
+    // dladdr does not return 0; the name lives as long as the object, which is loaded. If dlopen does not
+    // find the object, the object is not pinned.
     unsafe {
         let dladdr: Address = transmute(dladdr);
         let dlopen: Open = transmute(dlopen);
@@ -43,7 +43,7 @@ fn here() -> *const () {
 /// Finds a function by its name. A direct call would need a static program to be linked with the dynamic
 /// loader.
 fn function(name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: looks for a name in this process.
+    // SAFETY: dlsym looks for a name in this process.
     Some(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }).filter(|found| !found.is_null())
 }
 
@@ -75,7 +75,7 @@ unsafe extern "C" fn look(info: *mut dl_phdr_info, _: size_t, search: *mut c_voi
     };
     let place = search.objects;
     search.objects += 1;
-    // SAFETY: takes a number.
+    // SAFETY: getauxval takes a number.
     let loader = unsafe { libc::getauxval(libc::AT_BASE) };
     if loader != 0 && info.dlpi_addr == loader {
         search.loader = Some(place);

@@ -3,10 +3,10 @@
 //!
 //! State that a fork must not inherit is in pages that the fork empties: the
 //! producers' private state, and the word by which a process knows that the channel
-//! is its own. The child finds zeros there, lets go of its parent's lock file,
-//! maps the device anew and leases clients of its own.
+//! is its own. The child finds zeros in these pages, lets go of its parent's lock file, maps the device anew
+//! and leases clients of its own.
 //!
-//! Unsafe, because all this state is reached by one pointer and never freed.
+//! The code is unsafe because all this state is reached by one pointer and never freed.
 #![allow(unsafe_code)]
 
 use super::cell::ClientCell;
@@ -82,7 +82,7 @@ pub(super) struct Process {
     pace: Pace,
     /// The process's name, for leases where there are several processes.
     name: Option<ProcessName>,
-    // A fork wipes these two in the child.
+    // In a forked child, the next two fields refer to zeros.
     fork_guard: &'static ForkGuard,
     states: &'static [State],
     // The index is the client's number less that of the first leasable client.
@@ -128,8 +128,7 @@ pub(super) enum Missing {
     Now,
 }
 
-/// Returns true if an event has searched for a device and found none, so that the next need not
-/// search.
+/// Returns true if an event has searched for a device and found none, so that the next event need not search.
 pub(super) fn is_hopeless() -> bool {
     NOBODY.load(Relaxed) && inherited().is_none()
 }
@@ -315,8 +314,8 @@ fn start(
         if is_last {
             process.look_after();
         } else if process.is_ours() {
-            // Another channel has replaced this one, which has lost its locks. Revokes the lease of a thread
-            // that has leased a client of this channel at that moment.
+            // Another channel has replaced this one, which has lost its locks. The call revokes the lease of
+            // a thread that has leased a client of this channel at that moment.
             process.keeps_clients();
         }
         is_last
@@ -340,7 +339,7 @@ fn lock_path(place: &ChannelLocation) -> &Path {
     }
 }
 
-/// Releases the parent's channel in a forked child. Must be safe in a signal handler.
+/// Releases the parent's channel in a forked child. This function must be safe in a signal handler.
 pub(super) fn in_child() {
     OPENING.store(0, Relaxed);
     counts::forget();
@@ -357,13 +356,13 @@ struct Opening {
 }
 
 impl Opening {
-    /// Begins to open the channel. Returns `None` if another thread is opening it.
+    /// Begins to open the channel. Returns `None` if another thread is opening the channel.
     fn begin() -> Option<Opening> {
         let signals_blocked = SignalsBlocked::begin();
         let me = std::process::id();
         let other = OPENING.load(Relaxed);
         (other != me && OPENING.compare_exchange(other, me, Ordering::Acquire, Relaxed).is_ok())
-            // `then_some` would make and drop an `Opening`, which ends another thread's.
+            // `then_some` would always make an `Opening`, whose drop would end another thread's opening.
             .then(|| Opening { _signals_blocked: signals_blocked })
     }
 
@@ -461,8 +460,8 @@ impl Process {
         self.is_revoked.load(Relaxed) || self.lock.as_ref().is_some_and(LockFile::is_device_gone)
     }
 
-    /// Puts private memory in the place of all mappings if the address is in one; else returns `false`.
-    /// Called in a signal handler, after a failed access.
+    /// Puts private memory in the place of all mappings if the address is in one of them; else returns
+    /// `false`. Called in a signal handler, after a failed access.
     pub(super) fn replace(&self, address: usize) -> bool {
         let is_here = self.mappings.iter().any(|mapping| mapping.range().contains(&address));
         // Another thread that comes here meanwhile repeats its access until the mappings are replaced.
@@ -659,7 +658,8 @@ impl Process {
                 cell.attempted.store(cell.attempted_now.load(Relaxed), Relaxed);
                 cell.suspect.store(0, Relaxed);
                 self.kick_for(cell, &memory);
-            // Revokes at the second look, because a transport may hold back our own store to LEASE.
+            // A lease is revoked at the second look, because a transport may hold back our own store to
+            // LEASE.
             } else if cell.suspect.swap(token, Relaxed) == token && state.revoke(token) {
                 counts::add(&counts::TAKEN);
                 // Without a holder, the device was reset, or its memory is out of reach, as after QEMU's

@@ -1,7 +1,7 @@
 //! The one thread of this library, which does the work that is due even if no thread emits.
 //!
-//! Unsafe, because the C library makes the thread: a thread of the standard library begins with a lock, which
-//! it never gets in a forked child if another thread held the lock at the fork.
+//! The code is unsafe because the C library makes the thread: a thread of the standard library begins with a
+//! lock, which it never gets in a forked child if another thread held the lock at the fork.
 #![allow(unsafe_code)]
 
 use super::sys;

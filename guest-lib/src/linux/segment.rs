@@ -1,7 +1,7 @@
 //! A segment: a file with the regions of a device in it, for programs outside
 //! of any VM.
 //!
-//! Unsafe, because what is mapped here is taken for a device's regions.
+//! The code is unsafe because what is mapped here is taken for a device's regions.
 #![allow(unsafe_code)]
 
 use super::opened::{Opened, keep_from_children};

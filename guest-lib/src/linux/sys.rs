@@ -1,7 +1,7 @@
 //! The few system calls that threads make when they get a client.
 //!
-//! Unsafe, because of C functions. A signal handler may call all functions here but `threads`: none allocates
-//! or takes a lock.
+//! The code is unsafe because of C functions. A signal handler may call all functions here but `threads`:
+//! none allocates or takes a lock.
 #![allow(unsafe_code)]
 
 use hypertrace_segment::signals;
@@ -17,7 +17,7 @@ pub(super) fn say(line: &str) {
 /// Returns true if the program runs with rights that the user who started it
 /// does not have. The environment must not be trusted then.
 pub(super) fn is_secure() -> bool {
-    // SAFETY: takes a number.
+    // SAFETY: getauxval takes a number.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
@@ -42,14 +42,14 @@ pub(super) fn forget_end() {
     MAIN_ENDED.store(false, Relaxed);
 }
 
-/// Returns whether the main thread has ended by itself, while other threads may run. Known only if the main
-/// thread has used the library.
+/// Returns whether the main thread has ended by itself, while other threads may run. The library knows this
+/// only if the main thread has used the library.
 pub(super) fn main_has_ended() -> bool {
     MAIN_ENDED.load(Relaxed)
 }
 
 /// Returns the number of the process's threads, including a main thread that has ended, if the system shows
-/// the number. Not for signal handlers.
+/// the number. A signal handler must not call this function.
 pub(super) fn threads() -> Option<usize> {
     Some(std::fs::read_dir("/proc/self/task").ok()?.count())
 }

@@ -1,6 +1,6 @@
 //! The calling thread's client: found by one load, leased at the first event.
 //!
-//! Unsafe, because a thread-local pointer and a thread key's destructor are.
+//! The code is unsafe because of a thread-local pointer and a thread key's destructor.
 #![allow(unsafe_code)]
 
 use super::cell::ClientCell;
@@ -28,8 +28,8 @@ use std::sync::atomic::{
 /// Time in milliseconds until a thread that got no client asks again.
 const PAUSE_MS: u64 = 10;
 
-// Atomics, because signal handlers emit too. Constant initial values without a drop make each access a plain
-// one, which registers no destructor.
+// The values are atomics, because signal handlers emit, too. Constant initial values without a drop make each
+// access a plain one, which registers no destructor.
 thread_local! {
     /// Cell where this thread's events go; null if the thread has no client.
     static CURRENT: AtomicPtr<ClientCell> = const { AtomicPtr::new(null_mut()) };
@@ -70,8 +70,8 @@ pub fn emit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
     on_client(move |client| client.emit(site, fields))
 }
 
-/// Emits an event on the client that the thread has. Returns [`Emit::Unleased`] without one: see
-/// [`can_retry`].
+/// Emits an event on the client that the thread has. Returns [`Emit::Unleased`] if the thread has no client:
+/// see [`can_retry`].
 #[inline(always)]
 pub fn emit_leased<S: Site, F: Fields>(site: S, fields: F) -> Emit {
     // `map_or` would be a call.
@@ -153,8 +153,8 @@ pub fn poll() {
     }
     // In a forked child, the token and the client's memory are gone.
     if let Some(client) = current().filter(|client| client.producer().state().is_leased()) {
-        // Ignores the result: one look does not prove another holder, because a transport may hold back our
-        // own store to LEASE. The library's thread looks twice.
+        // The result is ignored: one look does not prove another holder, because a transport may hold back
+        // our own store to LEASE. The library's thread looks twice.
         client.poll();
     }
 }
