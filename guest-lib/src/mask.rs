@@ -1,6 +1,6 @@
 //! The program's private copy of the enable mask, so that the hot path loads nothing shared.
 //!
-//! Unsafe, because C programs know the copy by a symbol name that nothing else may have.
+//! The code is unsafe because C programs know the copy by a symbol name that nothing else may have.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering, Ordering::Relaxed};
@@ -26,8 +26,8 @@ const TRIES: usize = 8;
 /// Returns true if events whose name hashes to this slot are on.
 ///
 /// # Panics
-/// If `slot` is not below 4,096. Slots of [`mask_slot`](hypertrace_abi::schema::mask_slot) always are, which
-/// removes the check.
+/// If `slot` is not below 4,096. Slots of [`mask_slot`](hypertrace_abi::schema::mask_slot) are always below
+/// 4,096, so the compiler removes the check.
 #[inline(always)]
 pub fn is_on(slot: usize) -> bool {
     MASK[slot].load(Relaxed) == 0

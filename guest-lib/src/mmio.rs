@@ -1,6 +1,6 @@
 //! Registers: the one place where this library touches a device.
 //!
-//! Unsafe, because a register is an address that the caller passes.
+//! The code is unsafe because a register is an address that the caller passes.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -21,7 +21,7 @@ pub(crate) struct Control {
     kick: usize,
 }
 
-// SAFETY: registers may be stored to from any thread; the device orders that.
+// SAFETY: registers may be stored to from any thread; the device orders the stores.
 unsafe impl Send for Control {}
 // SAFETY: as above; no method gives out a reference.
 unsafe impl Sync for Control {}

@@ -1,8 +1,8 @@
 //! The few things that portable code needs of an operating system: Linux with the
 //! feature `std`, stubs without.
 //!
-//! Unsafe, because of C functions. A signal handler may call all functions here: none allocates, takes a lock
-//! or changes errno.
+//! The code is unsafe because of C functions. A signal handler may call all functions here: none allocates,
+//! takes a lock or changes errno.
 #![cfg_attr(feature = "std", allow(unsafe_code))]
 
 use core::sync::atomic::Ordering::Relaxed;
@@ -49,7 +49,7 @@ mod linux {
             tv_sec: time.as_secs() as libc::time_t,
             tv_nsec: time.subsec_nanos().into(),
         };
-        // SAFETY: reads `time`. errno is this thread's own, and is put back.
+        // SAFETY: nanosleep reads `time`. errno is this thread's own, and is put back.
         unsafe {
             let errno = *libc::__errno_location();
             let is_refused = libc::nanosleep(&time, std::ptr::null_mut()) != 0
@@ -68,7 +68,7 @@ mod linux {
 
     /// Returns the CPU that this thread runs on.
     pub(crate) fn cpu() -> u32 {
-        // SAFETY: takes nothing.
+        // SAFETY: sched_getcpu takes nothing.
         u32::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
     }
 
@@ -92,7 +92,7 @@ mod linux {
 
     /// Returns true if the process has root's rights, which a lockdown may still restrict.
     pub(crate) fn is_root() -> bool {
-        // SAFETY: takes nothing.
+        // SAFETY: geteuid takes nothing.
         unsafe { libc::geteuid() == 0 }
     }
 
@@ -165,7 +165,8 @@ mod tests {
             return;
         };
         let start = usize::from_str_radix(line.split_once('-').unwrap().0, 16).unwrap();
-        // SAFETY: a readable page, which the process keeps; nothing of it is loaded.
+        // SAFETY: the address is that of a readable page, which the process keeps. No byte of the page is
+        // loaded.
         let word = unsafe { &*(start as *const AtomicU64) };
         assert!(!hypertrace_segment::futex::wait_low(word, 0, None));
 

@@ -203,7 +203,7 @@ fn a_program_that_may_not_look_at_run_inherits_the_descriptor() {
         hypertrace::event!("inherited");
         return;
     }
-    // SAFETY: takes nothing.
+    // SAFETY: geteuid takes nothing.
     if unsafe { libc::geteuid() } != 0 {
         println!("not run: a program of another user, which only root starts");
         return;

@@ -212,8 +212,8 @@ fn after(why: Emit) -> Option<&'static Client<'static>> {
     }
 }
 
-/// Gives the thread its first client, a new one after the last was revoked, or, in a forked child, the
-/// child's own.
+/// Gives the thread its first client, a new client if the last one was revoked, or, in a forked child, a
+/// client of the child.
 #[cold]
 #[inline(never)]
 fn attach() -> Option<&'static Client<'static>> {
@@ -252,7 +252,7 @@ fn attach_now() -> Option<&'static Client<'static>> {
         }
     };
     HELD.with(|held| {
-        // SAFETY: null or a cell, and cells are never freed.
+        // SAFETY: the pointer is null or that of a cell, and cells are never freed.
         let first = unsafe { held.load(Relaxed).as_ref() };
         if first.is_some_and(|cell| !process.has(cell)) {
             // The cells are the parent's.
@@ -270,9 +270,9 @@ fn attach_now() -> Option<&'static Client<'static>> {
 }
 
 /// Handles an event that has interrupted an emit. If events find the same emit under way for 10 ms, a signal
-/// handler has jumped out of it, and the thread continues with another client. The thread also keeps the old
-/// client until the thread ends, because the emit may be alive. (The emit's age alone is not enough: a thread
-/// preempted in an emit returns to a pending signal, whose handler finds the emit old.)
+/// handler has jumped out of the emit, and the thread continues with another client. The thread also keeps
+/// the old client until the thread ends, because the emit may be alive. (The emit's age alone is not enough:
+/// a thread preempted in an emit returns to a pending signal, whose handler finds the emit old.)
 #[cold]
 #[inline(never)]
 fn abandon_if_stuck() {
@@ -295,7 +295,7 @@ fn abandon_if_stuck() {
         return;
     }
     let _signals_blocked = SignalsBlocked::begin();
-    // If no other client is free, the thread stays on this one, which counts its events.
+    // If no other client is free, the thread stays on this client, which counts the thread's events.
     if use_other_client(process, Some(client.index())) {
         counts::add(&counts::ABANDONED);
     } else {
@@ -407,7 +407,8 @@ fn note_process() -> u32 {
     }
 }
 
-/// Begins anew in a forked child, before the child does anything else. Must be safe in a signal handler.
+/// Begins anew in a forked child, before the child does anything else. This function must be safe in a signal
+/// handler.
 extern "C" fn in_child() {
     PROCESS.store(0, Relaxed);
     // The parent's thread may have found no client. The child has to open a channel to count its events.
@@ -443,7 +444,7 @@ fn make_key() -> Result<(), OpenError> {
         return Ok(());
     }
     let mut key = 0;
-    // SAFETY: writes `key`; the destructor lives as long as the process.
+    // SAFETY: pthread_key_create writes `key`; the destructor lives as long as the process.
     match unsafe { libc::pthread_key_create(&mut key, Some(ended)) } {
         0 => {
             KEY.store(key, Relaxed);

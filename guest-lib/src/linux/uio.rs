@@ -1,7 +1,7 @@
 //! Maps the device's BARs by the kernel's driver `uio_pci_generic`, which maps BARs for programs even if the
 //! kernel is locked down. The driver has maps of 32-bit BARs that are not prefetchable, and of no other BARs.
 //!
-//! Unsafe, because a C function returns the size of a page.
+//! The code is unsafe because a C function returns the size of a page.
 #![allow(unsafe_code)]
 
 use super::opened::{self, open_bar};
@@ -78,7 +78,7 @@ fn hexadecimal(text: &str) -> Option<u64> {
 
 /// Returns the size of a page of this kernel: map N of a uio device is at N pages.
 fn page_size() -> u64 {
-    // SAFETY: takes a number.
+    // SAFETY: sysconf takes a number.
     u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 

@@ -222,7 +222,7 @@ fn a_child_forked_amid_an_emit_does_no_harm() {
         event!("forks", child = Forks(&forked));
         if forked.load(Relaxed) == 0 {
             emit(5);
-            // SAFETY: ends the child.
+            // SAFETY: _exit ends the child.
             unsafe { libc::_exit(i32::from(client() != Some(3))) };
         }
         assert_eq!(common::Child(forked.load(Relaxed)).wait(), 0);

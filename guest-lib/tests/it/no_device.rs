@@ -33,7 +33,7 @@ fn the_first_event_looks_for_a_device_and_the_rest_are_off() {
             assert!(matches!(reference_point!("irq"), Err(Emit::Unleased)));
             assert!(hypertrace::with_client(|_| ()).is_none());
             hypertrace::poll();
-            // A child does not look either.
+            // A forked child does not look for a device either.
             let child = fork(|| {
                 event!("tick");
                 i32::from(is_on(slot))

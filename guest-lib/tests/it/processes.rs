@@ -69,7 +69,7 @@ fn a_child_that_never_emits_does_not_keep_its_dead_parents_client() {
         // The grandchild may not have run yet.
         wait_until("free", || !is_locked(&memory, had));
         thread::spawn(move || assert_eq!(client(), Some(had))).join().unwrap();
-        // SAFETY: a signal to a process that this test made, and cannot wait for.
+        // SAFETY: the signal goes to a process that this test made, and cannot wait for.
         unsafe { libc::kill(grandchild.load(Relaxed) as i32, libc::SIGKILL) };
     });
 }
@@ -118,7 +118,7 @@ fn exec_gives_the_clients_back_though_the_process_lives() {
             assert_eq!(client(), Some(0));
             let (path, arg) = (CString::from(c"/bin/sleep"), CString::from(c"60"));
             let args = [path.as_ptr(), arg.as_ptr(), std::ptr::null()];
-            // SAFETY: a path and arguments that end with a null.
+            // SAFETY: the arguments are a path and a list that ends with a null.
             unsafe { libc::execv(path.as_ptr(), args.as_ptr()) };
             1
         });
@@ -140,7 +140,7 @@ fn an_exiting_process_reports_its_losses() {
         let (mut host, _) = Host::install(2, 0, 1 << 12);
         let child = fork(|| {
             emit(1000);
-            // SAFETY: ends the process, as a return from main does.
+            // SAFETY: exit ends the process, as a return from main does.
             unsafe { libc::exit(0) }
         });
         assert_eq!(child.wait(), 0);

@@ -79,7 +79,7 @@ extern "C" fn emit_until_stopped() {
 }
 
 fn handle(signal: c_int) {
-    // SAFETY: a handler that only emits, counts and jumps.
+    // SAFETY: the handler only emits, counts and jumps.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_signal as *const () as usize;
@@ -89,7 +89,7 @@ fn handle(signal: c_int) {
 
 /// Starts a timer that sends SIGALRM to the calling thread every `period`.
 fn start_timer(period: Duration) {
-    // SAFETY: plain structures; the timer lives as long as the process.
+    // SAFETY: the structures are plain data; the timer lives as long as the process.
     unsafe {
         let mut event: libc::sigevent = std::mem::zeroed();
         event.sigev_notify = libc::SIGEV_THREAD_ID;
@@ -105,7 +105,7 @@ fn start_timer(period: Duration) {
 
 /// Blocks all signals on this thread, which may end now.
 fn block_signals() {
-    // SAFETY: a filled set.
+    // SAFETY: the call gets a filled set.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&mut all);

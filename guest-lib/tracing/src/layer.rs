@@ -39,8 +39,8 @@ const OF_SPAN: Limits = Limits { fields: Shape::FIELDS - 3, text: 64, spare: 0 }
 const PLAIN: usize = 2;
 /// Number that stands for a place in the code without schemas.
 const NO_CALLSITE: u16 = u16::MAX;
-/// Number of low bits of a span's number, which count the process's spans. Above is the process's number, of
-/// 22 bits, so that a double has room for all.
+/// Number of low bits of a span's number, which count the process's spans. The bits above are the process's
+/// number, of 22 bits, so that a double has room for the whole number.
 const COUNT_BITS: u32 = 31;
 
 /// A layer that records into a guest's ring or a VMM's backends.

@@ -70,7 +70,7 @@
 //!   together; 128 of a span's target. An event's `cut` has the number of bytes that did not fit.
 //! - Open spans: some 16,000, of all threads together. A further span is not recorded, but makes an event
 //!   `span_lost`, and `hypertrace regions` says how many spans were lost. The layer takes 1 MiB for the first
-//!   4,096 when it is made, and as much again for each 4,096 more.
+//!   4,096 open spans when it is made, and 1 MiB more for each further 4,096.
 //! - Locks and allocations: a place in the code, a further set of fields of a place, and a further MiB are
 //!   prepared once, by the thread that first needs them. In a VMM, that thread can be a vCPU's. Other threads
 //!   that need the same thing wait meanwhile.

@@ -8,8 +8,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use tracing_core::{Level, Metadata};
 
-/// Number of places in the table: more than spans and events can have schemas, so that a search ends near the
-/// hash.
+/// Number of places in the table. All spans and events that can have schemas take fewer places, so a search
+/// ends near the hash.
 const PLACES: usize = 1024;
 /// Number of places in the table where a place in the code may be.
 const PROBES: usize = 32;
@@ -266,8 +266,8 @@ impl Names {
         None
     }
 
-    /// Returns a place's schema for these fields and its number. If there are too many, counts that and
-    /// returns `None`.
+    /// Returns a place's schema for these fields and its number. If there are too many schemas, counts the
+    /// event or span and returns `None`.
     #[inline]
     pub fn schema<'n>(
         &'n self,

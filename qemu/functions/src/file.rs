@@ -11,8 +11,8 @@ use rustix::fs::{CWD, OFlags};
 
 use crate::{Error, Result};
 
-/// Returns a conversion of the error of an open. If the path does not lead to a regular file, the converted
-/// error says what was found there.
+/// Returns a function that converts the error of an open. If the path does not lead to a regular file, the
+/// converted error says what was found there.
 fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     move |why| match NotRegular::of(&why) {
         Some(found) => Error::unsuitable(path, found),

@@ -43,7 +43,7 @@ fn a_worker_that_may_not_open_the_channel_shares_nothing_and_says_what_it_lost()
     if let Some(segment) = traced::argument() {
         return daemon(&segment);
     }
-    // SAFETY: takes nothing.
+    // SAFETY: geteuid takes nothing.
     if unsafe { libc::geteuid() } != 0 {
         eprintln!("not run: only root has rights to drop");
         return;
@@ -92,7 +92,7 @@ fn a_line_for_a_reader_that_is_gone_or_slow_neither_kills_nor_stops_the_program(
     if let Some(segment) = traced::argument() {
         return emit_in_child(&segment);
     }
-    // SAFETY: takes nothing.
+    // SAFETY: geteuid takes nothing.
     if unsafe { libc::geteuid() } != 0 {
         eprintln!("not run: only root has rights to drop");
         return;

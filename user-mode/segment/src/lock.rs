@@ -294,7 +294,7 @@ mod tests {
             let number = lost.descriptor.load(Relaxed);
             // A description of its own, under the number that `lost` remembers.
             let opened = own_description(programs.as_fd()).unwrap();
-            // SAFETY: takes numbers; `lost` is not to use its own number from now on.
+            // SAFETY: dup2 takes numbers; `lost` is not to use its own number from now on.
             assert_eq!(unsafe { libc::dup2(opened.as_raw_fd(), number) }, number);
             drop(opened);
             let (descriptor, inode) = (AtomicI32::new(number), inode_of(number));

@@ -37,7 +37,7 @@ pub use hypertrace_test_support::wait_until;
 
 /// Maps a file, until the process ends.
 pub fn map(file: &File, len: u64) -> &'static [AtomicU64] {
-    // SAFETY: a new shared mapping, never unmapped; zeros are atomics.
+    // SAFETY: the mapping is new, shared and never unmapped; zeros are valid atomics.
     unsafe {
         let at = libc::mmap(
             std::ptr::null_mut(),
@@ -131,7 +131,7 @@ impl Host {
         let memory = memfd(geometry.rings_size());
         let host = Host::new(geometry, vcpu_clients, map(&memory, geometry.rings_size()));
         let channel = hypertrace::Channel::local(&host.page, host.rings).unwrap();
-        // Another process would have a description of its own.
+        // The lock has a description of its own, as in another process.
         let lock = reopen(&memory);
         hypertrace::install(channel, Some(lock)).unwrap();
         (host, memory)
@@ -255,7 +255,7 @@ fn lease(client: u32, words: &[u64]) -> Leased {
 }
 
 pub fn memfd(len: u64) -> File {
-    // SAFETY: a new descriptor, owned by the file.
+    // SAFETY: the descriptor is new, and the file owns it.
     let file =
         unsafe { File::from_raw_fd(libc::memfd_create(c"rings".as_ptr(), libc::MFD_CLOEXEC)) };
     file.set_len(len).unwrap();
@@ -283,7 +283,7 @@ pub fn is_locked(file: &File, client: u32) -> bool {
     lock.l_type != libc::F_UNLCK as libc::c_short
 }
 
-/// Forks. The child runs `body`, and ends with its value as the exit code.
+/// Forks. The child runs `body`, and ends with the value of `body` as the exit code.
 pub fn fork(body: impl FnOnce() -> i32) -> Child {
     // SAFETY: the child only runs `body`, and never returns to the harness.
     let pid = unsafe { libc::fork() };
@@ -308,7 +308,7 @@ pub fn raw_fork(body: impl FnOnce() -> i32) -> Child {
 
 fn child(body: impl FnOnce() -> i32) -> ! {
     let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(101);
-    // SAFETY: ends the process.
+    // SAFETY: _exit ends the process.
     unsafe { libc::_exit(code) }
 }
 
@@ -319,14 +319,14 @@ impl Child {
     /// Waits for the child's end. Returns the child's exit code.
     pub fn wait(self) -> i32 {
         let mut status = 0;
-        // SAFETY: writes to `status`.
+        // SAFETY: waitpid writes to `status`.
         assert_eq!(unsafe { libc::waitpid(self.0, &mut status, 0) }, self.0);
         assert!(libc::WIFEXITED(status), "status {status:#x}");
         libc::WEXITSTATUS(status)
     }
 
     pub fn kill(self) {
-        // SAFETY: our own child, not waited for yet.
+        // SAFETY: the process is our own child, not waited for yet.
         unsafe {
             libc::kill(self.0, libc::SIGKILL);
             libc::waitpid(self.0, std::ptr::null_mut(), 0);

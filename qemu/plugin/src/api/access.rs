@@ -43,7 +43,7 @@ static GET_VALUE: Symbol = Symbol::new(c"qemu_plugin_mem_get_value");
 impl Access {
     /// Returns true for a store, false for a load.
     pub fn is_store(self) -> bool {
-        // SAFETY: takes a number.
+        // SAFETY: qemu_plugin_mem_is_store takes a number.
         unsafe { qemu_plugin_mem_is_store(self) }
     }
 
