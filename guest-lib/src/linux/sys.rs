@@ -22,7 +22,7 @@ pub(super) fn is_secure() -> bool {
 }
 
 pub(super) fn thread_id() -> i32 {
-    // SAFETY: syscall takes nothing.
+    // SAFETY: gettid takes nothing.
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
 

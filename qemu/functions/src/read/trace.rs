@@ -251,7 +251,7 @@ impl Trace {
         }
     }
 
-    /// Returns an iterator over a task's records. A task without a file has none.
+    /// Returns an iterator over a task's records. A task without a file has no records.
     ///
     /// # Errors
     /// If the file cannot be opened.

@@ -53,7 +53,7 @@ pub struct Settings {
     /// Number of depths that are recorded, at most [`MAX_FRAMES`].
     pub depth: usize,
     /// Whether a program's functions stay open while the program is in the kernel, so that the kernel's
-    /// functions are within the program's functions. For a track of all privilege levels.
+    /// functions are within the program's functions. This setting is for a track of all privilege levels.
     pub nested: bool,
     /// Whether nothing is recorded before [`Stacks::replay`].
     pub paused: bool,

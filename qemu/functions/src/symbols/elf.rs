@@ -16,7 +16,7 @@ impl Source {
     /// address is needed, because a position-independent program may have been loaded anywhere.
     ///
     /// # Errors
-    /// If the file cannot be read, or is not one.
+    /// If the file cannot be read, or is not an ELF file.
     pub fn of_program(path: &Path, start: u64) -> Result<Source> {
         let bytes = file::given(path, MAX_FILE, "give a smaller program")?;
         let begin = code(&bytes, path)?;
@@ -26,7 +26,7 @@ impl Source {
     /// Returns the source with the symbols of an ELF file whose first byte is mapped to this address.
     ///
     /// # Errors
-    /// If the file cannot be read, or is not one.
+    /// If the file cannot be read, or is not an ELF file.
     pub fn of_mapped(path: &Path, start: u64) -> Result<Source> {
         let bytes = file::given(path, MAX_FILE, "give a smaller library")?;
         let file = parse(&bytes, path)?;

@@ -136,7 +136,7 @@ pub fn reader_name(name: &str) -> Cow<'_, str> {
 pub fn event_line(time: u64, text: &str) -> String {
     let text = one_line(text);
     let mut end = text.len().min(MAX_EVENT);
-    // At most four rounds: a character has up to four bytes.
+    // The loop has at most four rounds: a character has up to four bytes.
     while !text.is_char_boundary(end) {
         end -= 1;
     }
