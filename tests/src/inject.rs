@@ -5,7 +5,7 @@
 //! has the same descriptors. Calls with an absolute path, or with a path relative to the working directory,
 //! are let through: a session's own calls are relative to its directory.
 //!
-//! Unsafe, because std has none of these calls.
+//! The code is unsafe because std has none of these calls.
 #![allow(unsafe_code)]
 
 use std::fs::File;

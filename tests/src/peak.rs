@@ -1,6 +1,6 @@
 //! Peak memory of a process.
 //!
-//! Unsafe, because of wait4(2) and malloc_trim(3), which std does not have.
+//! The code is unsafe because of wait4(2) and malloc_trim(3), which std does not have.
 #![allow(unsafe_code)]
 
 use std::process::{Command, Stdio};

@@ -1,6 +1,6 @@
 //! Each thread's system calls. A filter ends the process at any other call.
 //!
-//! Unsafe, because it sets an option of the C library's allocator.
+//! The code is unsafe because it sets an option of the C library's allocator.
 #![allow(unsafe_code)]
 
 use hypertrace_test_support::steps::Steps;

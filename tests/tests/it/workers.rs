@@ -1,6 +1,6 @@
 //! A daemon that opens the channel as root, drops its rights, and forks workers that may not open it.
 //!
-//! Unsafe, because of the daemon's system calls.
+//! The code is unsafe because of the daemon's system calls.
 #![allow(unsafe_code)]
 
 use hypertrace::{Options, event};

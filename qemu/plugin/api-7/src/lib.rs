@@ -1,6 +1,6 @@
 //! hypertrace's plugin for QEMU 11.1: plugin API 7.
 //!
-//! Unsafe, because QEMU calls it.
+//! The code is unsafe because QEMU calls the plugin from C.
 #![allow(unsafe_code)]
 
 hypertrace_qemu::library!(hypertrace_qemu::api::library::FROM_7, hypertrace_qemu::install);

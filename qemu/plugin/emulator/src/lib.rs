@@ -94,7 +94,7 @@ pub enum Error {
 
 impl Emulator {
     /// Takes an emulator of QEMU's user mode, and finds a plugin for the emulator. The emulator's release
-    /// decides which plugin.
+    /// decides which plugin is taken.
     ///
     /// # Errors
     /// If the emulator emulates machines or was built without plugins, or if there is no plugin for the

@@ -2,7 +2,8 @@
 //! plugin back. For each marked store, the plugin reads the counter and stores 32 bytes. Nothing that does
 //! less can be called recording.
 //!
-//! For x86-64 guests with one thread, and API 1 to 6. Unsafe, because QEMU calls the plugin from C.
+//! The plugin is for x86-64 guests with one thread, and for API 1 to 6. The code is unsafe because QEMU calls
+//! the plugin from C.
 #![allow(unsafe_code)]
 
 use hypertrace_abi::atomic::{AtomicU64, Ordering::Relaxed};

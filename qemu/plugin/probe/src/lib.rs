@@ -3,7 +3,7 @@
 //! The plugin asks for the version of the API that `HYPERTRACE_PROBE_API` names, so that one library is
 //! enough for all releases of QEMU. The plugin prints details of the first instructions only, but counts all
 //! instructions. Each line begins with `probe: `. With the option `symbols=FILE`, the plugin counts the
-//! executions of functions instead (`starts`). Unsafe, because QEMU calls the plugin from C.
+//! executions of functions instead (`starts`). The code is unsafe because QEMU calls the plugin from C.
 #![allow(unsafe_code)]
 
 mod starts;

@@ -1,5 +1,5 @@
 //! Counts how often each function of a guest begins: how often a call has reached the function's first
-//! instruction, and how often other code has.
+//! instruction, and how often other code has reached this instruction.
 //!
 //! This count is slow and simple: tests compare the fast count of a function trace with this count. If an
 //! interrupt comes between a call and the function's first instruction, then the call is not counted as a

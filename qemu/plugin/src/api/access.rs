@@ -37,7 +37,7 @@ unsafe extern "C" {
     fn qemu_plugin_mem_is_store(access: Access) -> bool;
 }
 
-/// Function of API 4 and later.
+/// This function is in API 4 and later.
 static GET_VALUE: Symbol = Symbol::new(c"qemu_plugin_mem_get_value");
 
 impl Access {
@@ -47,8 +47,8 @@ impl Access {
         unsafe { qemu_plugin_mem_is_store(self) }
     }
 
-    /// Returns the value that was loaded or stored. `None` if the value has more than 64 bits, or if QEMU
-    /// serves only API 1 to 3. May be called in this access's callback only.
+    /// Returns the value that was loaded or stored. Returns `None` if the value has more than 64 bits, or if
+    /// QEMU serves only API 1 to 3. This method may be called in this access's callback only.
     pub fn value(self) -> Option<u64> {
         let function = GET_VALUE.find()?;
         // SAFETY: the function has this type in all versions that have the function. The function only reads

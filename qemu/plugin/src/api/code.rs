@@ -1,6 +1,6 @@
 //! Blocks and instructions that QEMU translates.
 //!
-//! Unsafe, because these are C functions.
+//! The code is unsafe because the API's functions are C functions.
 #![allow(unsafe_code)]
 
 use super::access::{AccessCallback, Accesses};
@@ -131,7 +131,7 @@ impl Instruction<'_> {
         (!at.is_null()).then_some(at as u64)
     }
 
-    /// Returns QEMU's address of the instruction minus the guest's.
+    /// Returns QEMU's address of the instruction minus the guest's address of the instruction.
     pub fn guest_base(&self) -> Option<u64> {
         Some(self.host_address()?.wrapping_sub(self.address()))
     }

@@ -5,7 +5,7 @@
 //! callback here needs this word. Callbacks of single instructions ([`Instruction`](super::Instruction)) have
 //! the same form in all versions.
 //!
-//! Unsafe, because these are C functions.
+//! The code is unsafe because the API's functions are C functions.
 #![allow(unsafe_code)]
 
 use super::code::Tb;
@@ -21,7 +21,8 @@ pub trait Events: 'static {
     /// This vCPU begins. QEMU calls this function on the vCPU's thread or, before API 2, on the thread that
     /// makes the vCPU.
     fn vcpu_started(_vcpu: c_uint) {}
-    /// This vCPU has nothing to do and waits for an interrupt. In whole machines only.
+    /// This vCPU has nothing to do and waits for an interrupt. QEMU calls this function in whole machines
+    /// only.
     fn vcpu_idle(_vcpu: c_uint) {}
     /// This vCPU continues after it had nothing to do.
     fn vcpu_resumed(_vcpu: c_uint) {}
@@ -82,7 +83,7 @@ macro_rules! registers {
 registers! {
     /// Registers [`Events::translated`], which is called for each block.
     on_translation by qemu_plugin_register_vcpu_tb_trans_cb: |tb: *mut Tb| {
-        // SAFETY: QEMU's, for this callback.
+        // SAFETY: the block is the one that QEMU has passed to this callback.
         P::translated(&unsafe { Block::new(tb) });
     }
 }

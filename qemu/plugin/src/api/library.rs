@@ -1,6 +1,6 @@
 //! The libraries that QEMU loads, and what a library does when QEMU loads, installs and unloads the library.
 //!
-//! Unsafe, because QEMU and the dynamic loader call the libraries from C, with pointers.
+//! The code is unsafe because QEMU and the dynamic loader call the libraries from C, with pointers.
 #![allow(unsafe_code)]
 
 use super::symbol::Symbol;

@@ -31,7 +31,7 @@
 //! symbol    functions that not all versions have
 //! ```
 //!
-//! Unsafe, because these are C functions.
+//! The code is unsafe because the API's functions are C functions.
 #![allow(unsafe_code)]
 
 pub mod access;
@@ -119,6 +119,6 @@ impl Qemu {
 /// Writes a line to QEMU's log, which `-d plugin` shows.
 pub fn log(text: &str) {
     let Ok(text) = CString::new(text) else { return };
-    // SAFETY: copies the text.
+    // SAFETY: qemu_plugin_outs copies the text.
     unsafe { qemu_plugin_outs(text.as_ptr()) };
 }

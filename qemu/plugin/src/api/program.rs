@@ -1,7 +1,7 @@
 //! The program that QEMU's user mode emulates. QEMU has these functions from 7.1 on. Earlier releases lack
 //! them, although these releases also serve API 1.
 //!
-//! Unsafe, because these are C functions.
+//! The code is unsafe because the API's functions are C functions.
 #![allow(unsafe_code)]
 
 use super::symbol::Symbol;
@@ -12,8 +12,8 @@ use std::path::PathBuf;
 static PATH: Symbol = Symbol::new(c"qemu_plugin_path_to_binary");
 static START_CODE: Symbol = Symbol::new(c"qemu_plugin_start_code");
 
-/// Returns the program's path, and the address of its first code; `None` in a whole machine. May be called
-/// only in a callback of a vCPU.
+/// Returns the program's path, and the address of its first code; `None` in a whole machine. This function
+/// may be called only in a callback of a vCPU.
 pub fn program() -> Option<(PathBuf, u64)> {
     let (path, start) = (PATH.find()?, START_CODE.find()?);
     // SAFETY: both functions have these types in all versions. The text that `path` returns is a copy that

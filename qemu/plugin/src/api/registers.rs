@@ -3,7 +3,7 @@
 //! QEMU passes the registers in arrays of glib. This library is not linked to glib. The library looks glib's
 //! functions up at run time, as it looks QEMU's functions up, because QEMU itself is linked to glib.
 //!
-//! Unsafe, because these are C functions.
+//! The code is unsafe because the API's functions are C functions.
 #![allow(unsafe_code)]
 
 use super::symbol::Symbol;
@@ -46,8 +46,8 @@ pub struct Registers {
 pub struct Register(*mut c_void);
 
 impl Registers {
-    /// Lists the registers of the vCPU that the calling thread runs. May be called in
-    /// [`Events::vcpu_started`] and later callbacks of that vCPU. `None` before API 2.
+    /// Lists the registers of the vCPU that the calling thread runs. This function may be called in
+    /// [`Events::vcpu_started`] and later callbacks of that vCPU. Returns `None` before API 2.
     ///
     /// [`Events::vcpu_started`]: super::Events::vcpu_started
     pub fn list() -> Option<Registers> {
@@ -93,10 +93,10 @@ impl Registers {
         self.all.iter().find(|(known, _)| known == name).map(|&(_, register)| register)
     }
 
-    /// Reads the lowest 64 bits of a register. May be called in callbacks of this vCPU that are registered
-    /// with [`Reads::Registers`](super::Reads::Registers). While QEMU translates a block for this vCPU,
-    /// ordinary registers may have old values; only registers such as x86's segment registers, which ordinary
-    /// instructions do not change, have their right values.
+    /// Reads the lowest 64 bits of a register. This method may be called in callbacks of this vCPU that are
+    /// registered with [`Reads::Registers`](super::Reads::Registers). While QEMU translates a block for this
+    /// vCPU, ordinary registers may have old values; only registers such as x86's segment registers, which
+    /// ordinary instructions do not change, have their right values.
     pub fn read(&mut self, register: Register) -> Option<u64> {
         let (read, set_size) = (READ_REGISTER.find()?, BYTES_SET_SIZE.find()?);
         // SAFETY: as in `list`. The type of `read`'s result differs between versions, and the result is not

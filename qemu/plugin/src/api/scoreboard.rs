@@ -1,6 +1,6 @@
 //! Numbers of vCPUs to which instructions add, without a callback. Scoreboards exist from API 2 on.
 //!
-//! Unsafe, because these are C functions.
+//! The code is unsafe because the API's functions are C functions.
 #![allow(unsafe_code)]
 
 use super::code::Instruction;
@@ -38,7 +38,7 @@ unsafe impl Send for Scoreboard {}
 unsafe impl Sync for Scoreboard {}
 
 impl Scoreboard {
-    /// Makes a scoreboard with `numbers` numbers for each vCPU. `None` before API 2.
+    /// Makes a scoreboard with `numbers` numbers for each vCPU. Returns `None` before API 2.
     pub fn new(numbers: usize) -> Option<Scoreboard> {
         FIND.find().and(INLINE.find())?;
         // SAFETY: QEMU's function has this type in all versions that have the function.
@@ -47,7 +47,7 @@ impl Scoreboard {
         (!pointer.is_null()).then_some(Scoreboard { pointer, numbers })
     }
 
-    /// Passes a number of a vCPU to a function. `None` if there is no such number.
+    /// Passes a number of a vCPU to a function. Returns `None` if there is no such number.
     ///
     /// # Safety
     /// The calling thread runs this vCPU.

@@ -9,7 +9,7 @@
 //!              counts    counters of the plugin
 //! ```
 //!
-//! Unsafe, because QEMU calls it from C, with pointers.
+//! The code is unsafe because QEMU calls the callbacks from C, with pointers.
 #![allow(unsafe_code)]
 
 mod attached;

@@ -4,7 +4,8 @@
 //! the relay's ring, no matter which client has made the points. In the same way, a vCPU's thread in a VMM
 //! writes points into a host ring.
 //!
-//! Unsafe, because a number finds a vCPU's state, and because the guest has mapped some of the memory.
+//! The code is unsafe because a number finds a vCPU's state, and because the guest has mapped some of the
+//! memory.
 #![allow(unsafe_code)]
 
 use super::attached::Attached;

@@ -4,7 +4,7 @@
 //! record the point in the relay, then the plugin does not answer: the guest rings the host, and waits for
 //! the host, as a native program does.
 //!
-//! Unsafe, because of the page that the guest has mapped.
+//! The code is unsafe because of the page that the guest has mapped.
 #![allow(unsafe_code)]
 
 use super::attached::Attached;

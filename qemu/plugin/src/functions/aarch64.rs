@@ -8,7 +8,7 @@
 //! Before API 2, the plugin gets the slots of return addresses from the instructions that store and load
 //! return addresses ([`Linked`]).
 //!
-//! Unsafe, because QEMU's callbacks come from C.
+//! The code is unsafe because QEMU's callbacks come from C.
 #![allow(unsafe_code)]
 
 use super::callback::at;

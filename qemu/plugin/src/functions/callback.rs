@@ -1,6 +1,6 @@
 //! Callbacks of observed instructions.
 //!
-//! Unsafe, because QEMU keeps the observed instruction as a word.
+//! The code is unsafe because QEMU keeps the observed instruction as a word.
 #![allow(unsafe_code)]
 
 use super::recorder;

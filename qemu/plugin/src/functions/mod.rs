@@ -22,7 +22,7 @@
 //! clock          the time of records
 //! ```
 //!
-//! Unsafe, because QEMU's callbacks come from C.
+//! The code is unsafe because QEMU's callbacks come from C.
 #![allow(unsafe_code)]
 
 mod aarch64;

@@ -13,7 +13,7 @@ pub struct Reader<const N: usize> {
 }
 
 impl<const N: usize> Reader<N> {
-    /// Finds the registers of these names. `None` if one of these registers does not exist.
+    /// Finds the registers of these names. Returns `None` if one of these registers does not exist.
     pub fn open(names: [&str; N]) -> Option<Reader<N>> {
         let registers = Registers::list()?;
         let found = names.iter().map(|name| registers.find(name)).collect::<Option<_>>()?;

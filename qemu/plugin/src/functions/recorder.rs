@@ -1,7 +1,7 @@
 //! The recorder of a function trace: the state that all vCPUs share, and the state of each vCPU.
 //!
-//! Unsafe, because QEMU's callbacks reach the recorder through a static, and each vCPU's state without a
-//! lock.
+//! The code is unsafe because QEMU's callbacks reach the recorder through a static, and each vCPU's state
+//! without a lock.
 #![allow(unsafe_code)]
 
 use super::InstallError;
@@ -79,10 +79,10 @@ pub struct Recorder {
     /// translated the first code of the program.
     code: OnceLock<Code>,
     sources: Vec<Source>,
-    /// QEMU's address of a program's code minus the program's own address. Unset for a machine.
+    /// QEMU's address of a program's code minus the program's own address. The value is unset for a machine.
     guest_base: OnceLock<u64>,
     parts: Vec<Part>,
-    /// The only privilege level that is recorded; `None`: all levels are.
+    /// The only privilege level that is recorded; `None`: all levels are recorded.
     level: Option<Level>,
     region: Option<Region>,
     /// Number of child processes of the emulated program, in memory that these processes share.
@@ -206,8 +206,8 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// Returns the names of functions, and which functions are recorded. May be called only in a callback of
-    /// a vCPU.
+    /// Returns the names of functions, and which functions are recorded. This method may be called only in a
+    /// callback of a vCPU.
     pub fn code(&self) -> &Code {
         self.code.get_or_init(|| self.read_program())
     }
@@ -280,7 +280,7 @@ impl Recorder {
         self.region.as_ref()
     }
 
-    /// Counts a child process. Called in the child.
+    /// Counts a child process. The child calls this method.
     pub fn count_child(&self) {
         self.children.0.fetch_add(1, Relaxed);
     }

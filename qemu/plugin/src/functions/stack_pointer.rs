@@ -11,7 +11,7 @@
 //! If several vCPUs share a thread, then the plugin uses no copies, because in QEMU up to 11.1 the code that
 //! adds works only for the first vCPU.
 //!
-//! Unsafe, because the copies are QEMU's.
+//! The code is unsafe because the copies are QEMU's.
 #![allow(unsafe_code)]
 
 use super::level::{LEVELS, Level};

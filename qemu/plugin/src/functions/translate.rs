@@ -1,6 +1,6 @@
 //! Which instructions of a translated block are observed.
 //!
-//! Unsafe, because QEMU's callbacks come from C.
+//! The code is unsafe because QEMU's callbacks come from C.
 #![allow(unsafe_code)]
 
 use super::callback::at;

@@ -4,7 +4,7 @@
 //! ready, and unmaps full windows, so a record costs a store, and no system call. Stored records are in the
 //! file, even after a kill.
 //!
-//! Unsafe, because other processes could change a mapped file.
+//! The code is unsafe because other processes could change a mapped file.
 #![allow(unsafe_code)]
 
 use hypertrace_functions::record::Record;

@@ -3,7 +3,7 @@
 //! A call pushes its return address, and a return pops that address. Both instructions access the slot of the
 //! return address, so the plugin gets the slot from the access.
 //!
-//! Unsafe, because QEMU's callbacks come from C.
+//! The code is unsafe because QEMU's callbacks come from C.
 #![allow(unsafe_code)]
 
 use super::callback::at;

@@ -1,7 +1,7 @@
 //! A tiny host for the tests, and the guest. The host makes a segment in a memfd, and reads the segment's
 //! relays. The guest is compiled for each architecture for which this machine has a compiler.
 //!
-//! Unsafe, because the host maps the segment.
+//! The code is unsafe because the host maps the segment.
 #![allow(unsafe_code, dead_code)]
 
 pub use hypertrace_test_support::capability;
