@@ -1,4 +1,4 @@
-/* Allocates so many times. */
+/* Makes this many allocations. */
 #include <stdlib.h>
 
 int main(int argc, char **argv) {

@@ -1,5 +1,6 @@
 /*
- * A library that traces each allocation of the program that it is loaded before, and the library's own.
+ * A library that is loaded before a program, and that traces each allocation of the program and of the
+ * library itself.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -19,7 +19,7 @@ pub fn plugin() -> PathBuf {
 /// Result of a program that has ended.
 #[derive(Debug)]
 pub struct Ran {
-    /// Exit code; `None` if a signal ended it.
+    /// Exit code; `None` if a signal ended the program.
     pub code: Option<i32>,
     /// All of the program's standard output.
     pub stdout: String,

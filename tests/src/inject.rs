@@ -278,7 +278,7 @@ fn receive(listener: &OwnedFd) -> Option<libc::seccomp_notif> {
 }
 
 fn send(listener: &OwnedFd, answer: &libc::seccomp_notif_resp) -> io::Result<()> {
-    // SAFETY: the call reads the structure, which lives through it.
+    // SAFETY: the call reads the structure, which lives through the call.
     let sent = unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, answer) };
     if sent == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 
 use crate::command::Ran;
 
-/// Runs a command. Returns its result and its peak memory in bytes. The peak is at least this process's
-/// memory, so tests that need much memory themselves must not run at the same time.
+/// Runs a command. Returns the command's result and its peak memory in bytes. The peak is at least this
+/// process's memory, so tests that need much memory themselves must not run at the same time.
 #[track_caller]
 #[allow(clippy::zombie_processes)] // wait4 collects it
 pub fn run(command: &mut Command) -> (Ran, u64) {

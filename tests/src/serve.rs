@@ -108,7 +108,7 @@ impl Server {
         said
     }
 
-    /// Ends the server. Returns its exit code, and what the server has written to stderr.
+    /// Ends the server. Returns the server's exit code, and what the server has written to stderr.
     #[track_caller]
     pub fn ended(&mut self) -> (Option<i32>, String) {
         self.signal(Signal::TERM);

@@ -47,7 +47,7 @@ impl Instance {
         }
     }
 
-    /// Makes an instance that records markers only. Returns `None`, with a report, if this fails.
+    /// Makes an instance that records markers only. Returns `None`, with a report, if the kernel refuses.
     pub fn new() -> Option<Instance> {
         let (mount, root) = match mounted() {
             Some(root) => (None, root),

@@ -130,7 +130,7 @@ fn calls_and_returns_allocate_nothing_whatever_the_stacks() {
     let made = allocations(|| {
         for time in 0..10_000_u64 {
             assert!(decode(Architecture::X86_64, &[0xe8, 0, 1, 0, 0], time).is_some());
-            // The slots are on 7 stacks, each as deep as it gets.
+            // The slots are on 7 stacks, each as deep as a stack can get.
             let slot = (1 << 63) + ((time % 7) << 14) + 0x4000 - 8 * (time % 1900);
             let call = Call { at: 1, slot, return_address: 6, target: Some(time) };
             stacks

@@ -84,7 +84,7 @@ pub enum Kernel {
     Missing,
     /// All events are earlier or later by more than an exit takes.
     Moved,
-    /// Each event has any time within 50 us.
+    /// The time of each event is off by a random time of up to 50 us.
     Random,
 }
 

@@ -248,8 +248,8 @@ impl World {
         }
     }
 
-    /// Makes the first timer of the first CPU's guest an interrupt, if the timer expires when the guest first
-    /// runs after a time. Returns the thread that the interrupt wakes.
+    /// Turns the first timer of the first CPU's guest into an interrupt, if this timer expires in the guest's
+    /// first run after a time. Returns the thread that the interrupt wakes.
     fn interrupt_after(&mut self, time: u64) -> Option<usize> {
         let Cpu { guest, doing, .. } = &mut self.cpus[0];
         let runs = doing.iter().position(|(at, part)| *at > time && *part == Part::Guest)?;

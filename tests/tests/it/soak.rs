@@ -354,7 +354,7 @@ fn soak() -> Figures {
     settle(&soak.host);
     drain.finish();
     let Soak { host, emitted, observer, .. } = soak;
-    // The VMM has the session, which closes the pipe when it ends.
+    // The VMM's observer holds the session, and the session's end closes the pipe.
     drop(observer);
     let recorded = host.finish();
     let records = reaper.end() + packets::committed(recorded.dir()).unwrap().all();

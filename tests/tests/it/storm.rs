@@ -398,7 +398,7 @@ fn steer(session: &Session, done: &AtomicBool) {
             session.summary();
         }
         if n % 100 == 99 {
-            // In a session without snapshots, this is an error.
+            // In a session without snapshots, this command is an error.
             let _ = session.snapshot();
         }
         thread::sleep(Duration::from_millis(5));

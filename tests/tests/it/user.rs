@@ -189,7 +189,7 @@ fn points_are_answered_although_a_program_claims_that_the_host_is_awake() {
     let session = Session::create(Config::new(dir.path())).unwrap();
     let state = ProducerState::new();
     let client = Client::lease(channel(&session), 0, &state, 7, &info("program")).unwrap();
-    // SAFETY: an aligned word of page L, mapped as in `channel`.
+    // SAFETY: the address is that of an aligned word of page L, mapped as in `channel`.
     let watches = unsafe {
         AtomicU32::from_ptr(session.segment().address().add((PAGE_L + WATCH) as usize).cast())
     };
@@ -502,7 +502,8 @@ fn the_session_ends_although_a_program_moves_the_hosts_sleep() {
     let client = Client::lease(channel(&session), 0, &state, 7, &info("program")).unwrap();
     assert_eq!(hypertrace::commit!(client: &client, "committed", n = 1u64), Emit::Recorded);
     let elsewhere = AtomicU32::new(0);
-    // SAFETY: an aligned word of page L, mapped as in `channel`; futex(2) takes the two addresses.
+    // SAFETY: the address is that of an aligned word of page L, mapped as in `channel`; futex(2) takes the
+    // two addresses.
     let moved = || unsafe {
         let watches = session.segment().address().add((PAGE_L + WATCH) as usize);
         let (none, most) = (0, 1);

@@ -1,4 +1,5 @@
-//! A daemon that opens the channel as root, drops its rights, and forks workers that may not open it.
+//! A daemon that opens the channel as root, drops its rights, and forks workers that may not open the
+//! channel.
 //!
 //! The code is unsafe because of the daemon's system calls.
 #![allow(unsafe_code)]
@@ -71,8 +72,8 @@ fn a_worker_that_may_not_open_the_channel_shares_nothing_and_says_what_it_lost()
 fn emit_in_child(segment: &str) {
     let segment = Some(segment.into());
     hypertrace::open(&Options::default().with(|options| options.segment = segment)).unwrap();
-    // SAFETY: this process has one thread only, and the child ends by itself. C programs have this
-    // disposition.
+    // SAFETY: this process has one thread only, and the child ends by itself. C programs have this action for
+    // SIGPIPE.
     unsafe {
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
         assert_eq!(libc::setresuid(NOBODY, NOBODY, NOBODY), 0);

@@ -154,7 +154,7 @@ fn of_cpu(d: &Difference) -> String {
 }
 
 /// Returns the sentence of a name without a difference, with the difference that the runs would show, the
-/// number of runs that would show a small one, and tails whose interval excludes 0.
+/// number of runs that would show a small difference, and tails whose interval excludes 0.
 fn unseen(d: &Difference) -> String {
     let mut text = format!("{}: no difference seen", d.name);
     if let Some(ns) = d.smallest_ns {

@@ -47,7 +47,7 @@ pub struct Difference {
 /// The interval assumes that means of runs are about normally distributed. The interval does not assume that
 /// both sides vary equally. If all values of each side are equal, the interval's width is 0.
 ///
-/// Returns `None` if a side has less than two values, if a value is not finite or differs from the others by
+/// Returns `None` if a side has fewer than two values, if a value is not finite or differs from the others by
 /// more than 10^150, or if the confidence is not between 0 and 1.
 pub fn welch(a: &[f64], b: &[f64], confidence: f64) -> Option<Difference> {
     let errors = Errors::new(a, b)?;
@@ -181,8 +181,8 @@ fn sums_by_number(values: &[f64]) -> Vec<Vec<f64>> {
 /// `observed` away from 0.
 fn random(values: &[f64], chosen: usize, observed: f64) -> f64 {
     thread_local! {
-        /// Ways that were used last. They are kept, because most names of a comparison have the same numbers
-        /// of runs.
+        /// Ways that were used last. The ways are kept, because most names of a comparison have the same
+        /// numbers of runs.
         static WAYS: RefCell<VecDeque<Ways>> = RefCell::default();
     }
     WAYS.with_borrow_mut(|known| {

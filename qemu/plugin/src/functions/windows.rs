@@ -327,7 +327,7 @@ impl Inner {
         tracks.iter().for_each(|track| self.serve(track));
     }
 
-    /// Unmaps a track's full window, and maps its next one.
+    /// Unmaps a track's full window, and maps the track's next window.
     fn serve(&self, track: &Shared) {
         let (full, wanted) = {
             let mut exchange = track.exchange();

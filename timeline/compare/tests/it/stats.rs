@@ -139,7 +139,8 @@ fn a_level_of_few_runs_has_steps() {
     }
     assert_eq!(permutation(&side(0, 2), &side(1_000, 4)), 1.0 / 15.0);
     assert_eq!(least_p_value(2, 4), 1.0 / 15.0);
-    // There are too many ways to try all. Among the 200,000 that are tried, only the observed way is extreme.
+    // There are too many ways to try all. Among the 200,000 ways that are tried, only the observed way is
+    // extreme.
     assert_eq!(permutation(&side(0, 30), &side(1_000, 30)), 1.0 / 200_000.0);
     assert_eq!(least_p_value(30, 30), 1.0 / 200_000.0);
     assert_eq!(least_p_value(0, 5), 1.0);

@@ -107,7 +107,7 @@ struct Holder {
     token: u64,
     pid: Option<i128>,
     name: String,
-    /// Attributes of its thread.
+    /// Attributes of the holder's thread.
     thread: Attributes,
     /// Attributes of the resources to which the holder's spans belong: the guest's resource, and the host's
     /// resource.
@@ -204,7 +204,7 @@ struct Described {
     /// Name of the program that recorded the session.
     host_name: String,
     parent: Option<Context>,
-    /// Hash of its UUID.
+    /// Hash of the session's UUID.
     hash: u128,
     is_program: bool,
 }

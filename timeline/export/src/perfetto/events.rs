@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Writes events as instants, functions as slices, and losses. Each of them is on the track of its thread.
+//! Writes events as instants, functions as slices, and losses. Each event, function and loss is on the track
+//! of its thread.
 
 use super::fields::{event, track};
 use super::intern::{Interned, Kind};
@@ -59,7 +60,7 @@ pub(super) struct Known {
     /// Number of leases in [`Client::before`] of all clients.
     leases: usize,
     sources: HashMap<Arc<str>, usize>,
-    /// Points that were served, by session and thread. `noted` is their number.
+    /// Points that were served, by session and thread. `noted` is the number of these points.
     points: HashMap<(usize, u32), Vec<Point>>,
     noted: usize,
     /// Number of open functions, by track.
