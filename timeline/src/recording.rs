@@ -63,7 +63,7 @@ impl Given {
 /// session's host.
 ///
 /// The bounds of a session's times against the clock of the first session's host are known if both sessions
-/// have the same counter ([`Session::counter`]). If not, the error is unknown.
+/// have the same counter ([`Session::counter`]). If the counters differ, the error is unknown.
 #[derive(Debug, Default)]
 pub struct Recording {
     /// Sessions with their clocks.

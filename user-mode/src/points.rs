@@ -278,7 +278,7 @@ impl<S: EventSink> Points<'_, S> {
         before
     }
 
-    /// Serves the point that the client asks for. Returns `false` if the client asks for none.
+    /// Serves the point that the client asks for. Returns `false` if the client asks for no point.
     fn answer(&mut self, client: u32) -> bool {
         let Some(memory) = self.memories.get(client as usize) else { return false };
         // The client may have rung for something else, or an emulator's plugin may be about to answer.

@@ -85,7 +85,7 @@ fn gives_capabilities(value: &[u8]) -> bool {
     value.first().is_some_and(|flags| flags & 1 != 0) || word(4) || word(12)
 }
 
-/// Returns the file that is executed in the end. For a script, this is the interpreter, because the
+/// Returns the file that is executed in the end. For a script, the result is the interpreter, because the
 /// interpreter's rights count.
 fn executed(program: &Path) -> PathBuf {
     let mut path = program.to_owned();

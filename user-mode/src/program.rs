@@ -84,8 +84,9 @@ impl Program {
         Ok(Program { path, name: name.to_owned() })
     }
 
-    /// Returns why the program would not be traced, and the file that is the reason; for a script, this is
-    /// the interpreter. A program with more rights than this process takes no segment from its environment.
+    /// Returns why the program would not be traced, and the file that is the reason; for a script, this file
+    /// is the interpreter. A program with more rights than this process takes no segment from its
+    /// environment.
     pub fn privilege(&self) -> Option<(PathBuf, Privilege)> {
         privilege::of(&self.path)
     }
@@ -112,8 +113,9 @@ fn is_executable(path: &Path) -> bool {
     rustix::fs::access(path, Access::EXEC_OK).is_ok()
 }
 
-/// Runs a program in a session to its end. Meanwhile SIGTERM and SIGHUP are passed on to the program, and
-/// SIGINT and SIGQUIT, which a terminal sends to both, are left to the program.
+/// Runs a program in a session to its end. Meanwhile SIGTERM and SIGHUP are passed on to the program. SIGINT
+/// and SIGQUIT are left to the program, because a terminal sends these signals to this process and to the
+/// program.
 ///
 /// # Errors
 /// If the program cannot be started.

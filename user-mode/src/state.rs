@@ -28,7 +28,7 @@ pub(crate) struct HostState {
     /// True if the thread that answers points sleeps, or is about to.
     pub(crate) sleeps: AtomicBool,
     pub(crate) is_drain_due: AtomicBool,
-    /// Whether each client has rung, made a point or written. If so, the client is or was leased.
+    /// Whether each client has rung, made a point or written. If true, the client is or was leased.
     pub(crate) is_used: Box<[AtomicBool]>,
     /// True if the rings are idle. The drain thread then makes few passes, and in each pass looks for points
     /// for which a VM asks.

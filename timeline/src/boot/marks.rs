@@ -28,7 +28,7 @@ pub struct Mark {
 pub enum MarkError {
     /// The text names no event.
     NoEvent,
-    /// This word follows the event's name, but `where` was expected.
+    /// Word that follows the event's name in place of the expected `where`.
     NotWhere(String),
     /// The condition is not valid.
     Filter(FilterError),

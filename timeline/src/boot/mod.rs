@@ -75,7 +75,7 @@ pub struct Boot {
     /// File name of the VMM's program. If the file name is not known, the name of the process's first thread.
     /// The program chooses the name, so escape the name.
     pub name: String,
-    /// Whether the recording has the start of the VMM's program. If not, the boot began earlier.
+    /// Whether the recording has the start of the VMM's program. If false, the boot began earlier.
     pub has_start: bool,
     /// Whether the recording has the VMM's end, or the mark that ends the boot.
     pub has_end: bool,

@@ -21,9 +21,9 @@
 //! # Jumps
 //!
 //! A clock *jumps* if its rate is outside of its limits for a moment: the guest was stopped together with its
-//! clock, or somebody set it. A jump that is larger than the envelope is *found*: two constraints contradict
-//! each other, [`ClockMap::jumps`] names both, and each sweep begins anew there. A smaller jump does not
-//! contradict the constraints; it makes the envelope narrower by the size of the jump.
+//! clock, or somebody set the clock. A jump that is larger than the envelope is *found*: two constraints
+//! contradict each other, [`ClockMap::jumps`] names both, and each sweep begins anew there. A smaller jump
+//! does not contradict the constraints; it makes the envelope narrower by the size of the jump.
 //!
 //! # The bound
 //!
@@ -31,8 +31,8 @@
 //! envelope were moved outwards by the *usual width*. At 90 of 100 readings, the limits of both sweeps are at
 //! most as wide as the usual width ([`ClockMap::width`]). So the true time is inside the bound even near a
 //! jump that was not found, if the jump is no larger than the usual width. Each end moves at most to the
-//! farther one of both sweeps' limits, because on each side of a jump one of the sweeps has not passed the
-//! jump yet. Around a jump that was found, the farther limits give the bound.
+//! farther limit of the two sweeps, because on each side of a jump one of the sweeps has not passed the jump
+//! yet. Around a jump that was found, the farther limits give the bound.
 //!
 //! # Assumptions
 //!
@@ -198,7 +198,7 @@ struct Knot {
     forward: Span,
     /// Limits from the constraints of this reading and of the readings after it.
     backward: Span,
-    /// Number of readings up to and including this one for which `is_at_jump` is true.
+    /// Number of readings up to and including this reading for which `is_at_jump` is true.
     jumps: u32,
     /// Whether a jump that was found may be between this reading and the next reading.
     is_at_jump: bool,

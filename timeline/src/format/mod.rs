@@ -477,8 +477,8 @@ impl<'a> Fields<'a> {
     }
 
     /// Iterates over the event's own fields. Leaves out fields that are not in the record. If a name
-    /// determines the whole number, the name is shown instead of the number. If not, the name follows in an
-    /// extra field.
+    /// determines the whole number, the name is shown instead of the number. If the name determines only a
+    /// part of the number, the name follows in an extra field.
     pub fn iter(self) -> impl Iterator<Item = (&'a Arc<str>, ValueRef<'a>)> + use<'a> {
         let Fields { format, bytes, printed } = self;
         let printed_at = format.printk.map(|printk| printk.arguments.unwrap_or(printk.address));

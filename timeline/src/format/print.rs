@@ -505,7 +505,7 @@ impl<'a> Parser<'a> {
         found
     }
 
-    /// Counts a node of the expression. Returns `None` if there are too many.
+    /// Counts a node of the expression. Returns `None` if there are too many nodes.
     fn node(&mut self, expr: Expr) -> Option<Expr> {
         self.nodes += 1;
         (self.nodes <= MAX_NODES).then_some(expr)

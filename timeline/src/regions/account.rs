@@ -109,7 +109,7 @@ pub enum Why {
     Preempted,
     /// The thread waits for something.
     Blocked,
-    /// Either preempted or blocked.
+    /// The thread was either preempted or blocked.
     Unknown,
 }
 
@@ -132,12 +132,12 @@ pub struct Exactness {
 struct Waiting {
     from: i64,
     to: i64,
-    /// Part of the interval; `None`: on a CPU, and not proven yet.
+    /// Part of the interval; `None` if the thread was on a CPU and the part is not proven yet.
     part: Option<Part>,
     /// Whether the interval comes before a possible interrupt of the host. If the interrupt is proven, the
     /// interval is the guest's.
     is_before_interrupt: bool,
-    /// Reason of the exit; `None`: not proven yet.
+    /// Reason of the exit; `None` if the reason is not proven yet.
     reason: Option<Reason>,
     cause: CauseNumber,
     ended_by: Option<Evidence>,
@@ -171,7 +171,7 @@ pub struct Account {
     cpu: Cpu,
     /// Number of the CPU of the thread's last event in the kernel's trace.
     seen_on: Option<u16>,
-    /// Time of the last mark of any kind; `None` before the first one.
+    /// Time of the last mark of any kind; `None` before the first mark.
     last: Option<i64>,
     /// Event of the next mark.
     pub by: Option<Evidence>,

@@ -47,7 +47,7 @@ pub struct Breakdown {
     pub guest_at_most_ns: Option<u64>,
     /// Whether the guest's time includes KVM's own part, which the kernel did not trace.
     pub guest_includes_kvm: bool,
-    /// One of the regions.
+    /// One of the regions, as an example.
     #[serde(skip)]
     pub example: Option<Sample>,
 }
@@ -218,7 +218,7 @@ impl Breakdown {
     }
 
     /// Divides the parts further: adds the sums of the regions' details, each divided by `by`. `are_all`:
-    /// whether the details come from all regions. If so, the details add up to the parts.
+    /// whether the details come from all regions. If true, the details add up to the parts.
     pub(super) fn add(&mut self, (sums, named): (&Details, Named<'_>), by: u64, are_all: bool) {
         let cause = |number: CauseNumber| named.causes[usize::from(number)].clone();
         let step = |steps::PathStep { thread, part, cause: why, ns, .. }: steps::PathStep| {

@@ -287,8 +287,8 @@ impl Causes {
         number
     }
 
-    /// Returns the cause with a number. `thread` returns the name and the session of a thread, if known. Its
-    /// arguments are the index of the trace and the number of the thread.
+    /// Returns the cause with a number. `thread` returns the name and the session of a thread, if known. The
+    /// arguments of `thread` are the index of the trace and the number of the thread.
     pub fn get(
         &self,
         number: CauseNumber,

@@ -88,7 +88,7 @@ struct Pass<'a> {
     polling: Option<(Key, bool)>,
     /// Number that stands for the polls of the span that ends now.
     parting: Option<u64>,
-    /// Place of the span that ends now in the span around it.
+    /// Link of the span that ends now to the span around it.
     ending: Option<Link>,
     /// Memory for intervals of a guest's thread that are divided.
     placed: Vec<(Interval, Option<Reason>)>,

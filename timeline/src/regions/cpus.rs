@@ -8,8 +8,8 @@
 //! as the switches of the CPU form a chain: each switch goes away from the thread to which the previous
 //! switch went.
 //!
-//! The events of all threads may be in another buffer than the events of a session's threads. If so, each
-//! switch is in both buffers with slightly different times, and the threads of the switch show which two
+//! The events of all threads may be in another buffer than the events of a session's threads. In this case,
+//! each switch is in both buffers with slightly different times, and the threads of the switch show which two
 //! events belong together.
 
 use super::causes::{CauseNumber, Causes, Found, Task, Thread, Unknown};
@@ -448,8 +448,8 @@ impl Cpus {
         let mut prev = next.prev;
         let mut end = to;
         for turn in turns {
-            // The switch that ended the wait must go away from the thread of the last turn. If not, a switch
-            // is missing, and the end of the last turn is not known.
+            // The switch that ended the wait must go away from the thread of the last turn. If the switch
+            // goes away from another thread, a switch is missing, and the end of the last turn is not known.
             let is_missing = prev.take().is_some_and(|prev| !is_of(turn, prev));
             if is_of(turn, next.tid) && !is_missing {
                 // The wait began when the thread's own previous turn ended. The end of this turn may have a

@@ -73,7 +73,7 @@ pub(super) struct Host {
     /// Whether the session's clients are threads that the kernel's events show: threads of programs of the
     /// host, or of a guest whose own kernel was recorded.
     pub is_program: bool,
-    /// Whether the clients are threads of guests. If so, the host's kernel shows no client.
+    /// Whether the clients are threads of guests. If true, the host's kernel shows no client.
     pub has_guests: bool,
     /// For each clock, the guest whose threads are the clients that read the clock.
     guests: HashMap<u32, Side>,
@@ -87,7 +87,7 @@ pub(super) struct Host {
     pub has_hosts: bool,
     /// Whether threads of the VMM have accounts.
     pub has_vmm: bool,
-    /// Whether a process beside the VMM answered the reference points. If so, the threads that answered run
+    /// Whether a process beside the VMM answered the reference points. If true, the threads that answered run
     /// no client.
     pub is_served: bool,
     /// Number of regions of clients whose thread of the host is not known.
@@ -553,7 +553,7 @@ impl Host {
         (0..self.threads.len()).for_each(|thread| self.set_exactness(thread));
     }
 
-    /// Returns whether no recording says anything about a thread at `time`. If so, the thread's time up to
+    /// Returns whether no recording says anything about a thread at `time`. If true, the thread's time up to
     /// `time` becomes unknown.
     pub fn is_unknown(&mut self, thread: usize, time: i64) -> bool {
         let thread = &mut self.threads[thread];

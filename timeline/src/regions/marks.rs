@@ -49,7 +49,8 @@ pub(super) enum Kernel {
     Exit {
         reason: usize,
     },
-    /// An exit on AArch64. `ret` says whether the exit is a trap. If so, the trap's class is the reason.
+    /// An exit on AArch64. `ret` says whether the exit is a trap. If the exit is a trap, the trap's class is
+    /// the reason.
     ArmExit {
         ret: usize,
         class: usize,

@@ -138,8 +138,8 @@ pub struct Options {
     /// Whether the intervals of all threads are kept for [`Regions::steps`] and [`Regions::lanes`]: at least
     /// the last 4,194,304, of 32 bytes each.
     pub keeps_intervals: bool,
-    /// Whether regions get a critical path. If so, the time of regions with `any_client` is divided along the
-    /// path.
+    /// Whether regions get a critical path. If true, the time of regions with `any_client` is divided along
+    /// the path.
     pub has_paths: bool,
     /// Maximum number of regions; `None`: [`MAX_REGIONS`].
     pub most_regions: Option<usize>,
@@ -155,7 +155,8 @@ pub enum Select {
     /// is empty.
     Names(Vec<String>),
     /// An event of the first name, and the next event of the second name by the same client, or by the same
-    /// thread of the VMM. If there are several events of the first name, the last one begins the region.
+    /// thread of the VMM. If there are several events of the first name, the last of these events begins the
+    /// region.
     Between(String, String),
 }
 
@@ -175,8 +176,8 @@ pub enum By {
     Client,
     /// The thread of the host that ran the client.
     Vcpu,
-    /// A field of the event that ends the region. If that event lacks the field, the field of the event that
-    /// begins the region.
+    /// A field of the event that ends the region. If the event that ends the region lacks the field, the
+    /// field of the event that begins the region.
     Field(String),
 }
 

@@ -38,15 +38,15 @@ pub(super) struct Open {
     pub is_unknown: bool,
     /// Why the region will not be counted.
     pub wrong: Option<NotCounted>,
-    /// Whether the region's end may be lost. If so, the region no longer counts as open, but still waits for
-    /// its end.
+    /// Whether the region's end may be lost. If true, the region no longer counts as open, but still waits
+    /// for its end.
     pub may_have_ended: bool,
 }
 
 /// Effect of a new region on an open region of the same name and id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SameId {
-    /// The same end closes both regions, so neither can be measured.
+    /// The same end closes both regions, so neither region can be measured.
     Joins,
     /// The new region replaces the open region.
     Replaces,
@@ -130,12 +130,12 @@ impl Pairs {
         self.has_begun && self.has_ended
     }
 
-    /// Marks all open regions as wrong. Their ends may be lost.
+    /// Marks all open regions as wrong. The ends of these regions may be lost.
     pub fn spoil(&mut self, why: NotCounted) {
         self.open.iter_mut().for_each(|open| open.spoil(why));
     }
 
-    /// Marks the open regions of a thread as wrong. Their ends may be lost.
+    /// Marks the open regions of a thread as wrong. The ends of these regions may be lost.
     pub fn spoil_of(&mut self, thread: usize, why: NotCounted) {
         // If no thread of a client is known, any thread may have answered the client's points.
         let is_of = |open: &&mut Open| open.thread.map_or(open.is_point, |(of, _)| of == thread);

@@ -245,7 +245,7 @@ impl Sums {
         }
         self.waits.add(interval);
         let cpu = match (interval.part, interval.ended_by.map(|by| by.stream)) {
-            // These parts end with a wake-up, which may be on any CPU.
+            // Blocked and off-CPU time ends with a wake-up, which may be on any CPU.
             (Part::Blocked | Part::OffCpu, _) => return,
             (Part::Unknown, _) | (_, None) => None,
             (_, Some(Stream::Kernel { cpu, .. })) => Some(cpu),

@@ -204,7 +204,7 @@ impl Role {
         }
     }
 
-    /// Returns the number of the span around the span that an event begins, 0 if there is none.
+    /// Returns the number of the span around the span that an event begins; 0 if there is no span around it.
     pub fn parent(self, event: &EventRef<'_>) -> u64 {
         // `begins_span` accepts only events that have the field at this place.
         match (self.span, event.fields.iter().nth(1)) {
@@ -226,8 +226,8 @@ pub(super) struct Roles {
     /// Names of the regions: first the selected names, then the name of the polls if there are polls of
     /// spans.
     names: Vec<String>,
-    /// Number of the polls' name, if the user did not select polls. If so, polls only divide the time of
-    /// their spans.
+    /// Number of the polls' name, if the user did not select polls. In this case, polls only divide the time
+    /// of their spans.
     hidden: Option<u32>,
     /// Roles by session and by the id of the event's class.
     all: Vec<Vec<Role>>,

@@ -94,7 +94,7 @@ pub(super) struct Parted {
     /// Time at which the last poll ended, if no thread is in the span now.
     idle_since: Option<i64>,
     idle: u64,
-    /// Whether polls may be lost. If so, no time is known to be idle.
+    /// Whether polls may be lost. If true, no time is known to be idle.
     pub is_lost: bool,
     /// Number of polls that are regions.
     polls: u32,

@@ -45,12 +45,12 @@ impl PathStep {
 
 type Key = (CauseNumber, Part, Option<CauseNumber>);
 
-/// The steps of one path or of several.
+/// The steps of one path or of several paths.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Steps(HashMap<Key, u64>);
 
 impl Steps {
-    /// Returns the key under which the time of a step is added. If there are too many keys, this is the key
+    /// Returns the key under which the time of a step is added. If there are too many keys, returns the key
     /// of other threads.
     fn key(&self, step: &PathStep) -> Key {
         let key = (step.thread, step.part, step.cause);

@@ -66,7 +66,7 @@ pub struct Group {
     /// Whether the guest's time includes KVM's own part, which the kernel did not trace.
     #[serde(skip)]
     pub includes_kvm: bool,
-    /// Whether only the guest's kernel says what the threads did. If so, time that the host took from a CPU
+    /// Whether only the guest's kernel says what the threads did. If true, time that the host took from a CPU
     /// of the guest counts as time of the thread on that CPU.
     #[serde(skip)]
     pub is_by_guest_alone: bool,
@@ -84,7 +84,7 @@ pub struct Group {
     /// Number of the name; `None` for the group of other names.
     #[serde(skip)]
     pub(super) name_number: Option<u32>,
-    /// Whether this is the group of other values.
+    /// Whether the group is the group of other values.
     #[serde(skip)]
     pub(super) is_others: bool,
     /// Whether the regions begin with a reference point.

@@ -61,7 +61,7 @@ impl Passed {
 }
 
 impl Tally {
-    /// Makes the tally of a thread, with a log of its intervals if that is wanted.
+    /// Makes the tally of a thread, with a log of its intervals if a log is wanted.
     pub fn new(has_log: bool) -> Tally {
         Tally { log: has_log.then(Vec::new), ..Tally::default() }
     }
@@ -94,8 +94,8 @@ impl Tally {
         forked
     }
 
-    /// Ends a region, which gets this index in the store. Returns the region's sums if they are known. If
-    /// not, the region waits for the sums.
+    /// Ends a region, which gets this index in the store. Returns the region's sums if they are known. If the
+    /// sums are not known yet, the region waits for the sums.
     pub fn end(&mut self, is_known: bool, number: u32, index: u32) -> Option<Divided> {
         let (begin, _) = self.open[number as usize];
         match self.forget(number) {
@@ -107,7 +107,7 @@ impl Tally {
         None
     }
 
-    /// Forgets an open region. Returns the sums at its beginning if they are known.
+    /// Forgets an open region. Returns the sums at the region's beginning if the sums are known.
     pub fn forget(&mut self, number: u32) -> Option<Sums> {
         self.free.push(number);
         let begun = self.open[number as usize].1.take();

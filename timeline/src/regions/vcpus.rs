@@ -258,8 +258,8 @@ impl Vcpus {
     }
 
     /// Returns the halt of a guest's CPU that belongs to a divided interval of a thread. If the interval is
-    /// in [`Part::Halted`], this is the halt at the interval's begin. If the interval is in [`Part::Blocked`]
-    /// and ended when the thread was woken on the CPU, this is the halt after which the CPU first ran the
+    /// in [`Part::Halted`], returns the halt at the interval's begin. If the interval is in [`Part::Blocked`]
+    /// and ended when the thread was woken on the CPU, returns the halt after which the CPU first ran the
     /// guest again.
     pub fn halt(&self, cpu: GuestCpu, of: &Interval) -> Option<(Stretch, u16)> {
         let proof = &self.proofs[*self.by_cpu.get(&cpu)? as usize];
@@ -354,8 +354,8 @@ impl Guest {
 }
 
 impl Proof {
-    /// Checks whether an event of the guest can have been in guest mode of the thread. If not, the proof is
-    /// refuted.
+    /// Checks whether an event of the guest can have been in guest mode of the thread. If the event was
+    /// outside of guest mode, the proof is refuted.
     fn check(&mut self, time: i64, bound: i64, vcpu: &Vcpu) {
         let (from, to) = (time.saturating_sub(bound), time.saturating_add(bound));
         // An interval includes both of its ends.

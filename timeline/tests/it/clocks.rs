@@ -176,8 +176,8 @@ fn of_a_thousand_clocks_no_event_is_outside_of_its_bound() {
     }
     for (kind, outcome) in all {
         assert_eq!((outcome.outside, outcome.unknown, outcome.out_of_order), (0, 0, 0), "{kind:?}");
-        // Larger ratios are allowed if clocks differ or readings are false, and no constraint shows this:
-        // then one map serves all clocks, and is not in the middle of each clock's limits.
+        // Larger ratios are allowed if clocks differ or readings are false and no constraint shows the fault:
+        // one map then serves all clocks, and is not in the middle of each clock's limits.
         let differs = matches!(kind, Kind::PerVcpu | Kind::FalseReadings);
         let most = if differs { 2.0 } else { 1.5 };
         for ratio in outcome.ratios_at(0.5) {

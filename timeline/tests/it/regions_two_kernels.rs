@@ -272,8 +272,8 @@ proptest! {
         world.lie(&mut Random(lie));
 
         let said = Said::of_first(&world);
-        // After some lies, nothing proves any more which thread runs the second guest's CPU. If so, the
-        // reader does not hand over the intervals of this thread.
+        // After some lies, nothing proves any more which thread runs the second guest's CPU. In this case,
+        // the reader does not hand over the intervals of this thread.
         let is_of_second = |line: &String| line.starts_with(&format!("{} ", TIDS[1]));
         if !said.host.iter().any(is_of_second) {
             honest.host.retain(|line| !is_of_second(line));

@@ -582,7 +582,7 @@ fn causes_beyond_the_limits_are_others() {
     };
     let parts = |ready, asleep| vec![(Part::Runnable, ready), (Part::Blocked, asleep)];
     // A group keeps 4,096 waits: two parts for each of 2,048 wakers, or two parts for each of 2,047 wakers
-    // and for the others. Each waker has a wait of 5 ns and a wait of 35 ns.
+    // and for the other wakers. Each waker has a wait of 5 ns and a wait of 35 ns.
     let left = u64::from(WAITS) - 2_048;
     assert_eq!(others(&of(0)), (4_096, parts(5 * left, 35 * (left + 2))));
     // A thread keeps the waits for 1,024 wakers.

@@ -55,8 +55,8 @@ pub struct Row {
     pub floor: Option<Floor>,
     /// Function that compares the row's time with the floor's time, and returns the row's ratio.
     pub compare: fn(f64, f64) -> f64,
-    /// Limit that the ratio should keep. If the row has no floor, this is a limit for the time. The text has
-    /// `<=` or `>=`, a number, the unit if the unit is µs or ms, and the number's meaning.
+    /// Limit that the ratio should keep. If the row has no floor, the text is a limit for the time. The text
+    /// has `<=` or `>=`, a number, the unit if the unit is µs or ms, and the number's meaning.
     pub target: Option<&'static str>,
     /// Sentences that say how the row is measured, and what bounds its time.
     pub note: &'static str,

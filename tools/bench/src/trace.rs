@@ -100,7 +100,8 @@ pub const ROWS: &[Row] = &[
         ),
 ];
 
-/// Number of records of a sustained run. This is a hundred times the number of records that the ring holds.
+/// Number of records of a sustained run. The number is a hundred times the number of records that the ring
+/// holds.
 const SUSTAINED: u64 = 1_000_000;
 /// Number of records between two checks for room.
 const STRIDE: u64 = 256;

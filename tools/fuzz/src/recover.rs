@@ -43,7 +43,8 @@ fn options() -> Options {
     Options { same_counter: true, programs: true, ..Options::plain() }
 }
 
-/// Returns the session and the segment of a killed process. The first call writes both.
+/// Returns the session and the segment of a killed process. The first call writes the session and the
+/// segment.
 fn sample() -> &'static Files {
     static SAMPLE: OnceLock<Files> = OnceLock::new();
     SAMPLE.get_or_init(|| {

@@ -299,8 +299,8 @@ impl Folder {
     }
 
     /// Opens a directory that was just made, and sets its mode. Any user who may write to the directory above
-    /// could have put another directory in the place of the new one. Such a directory may even belong to this
-    /// user, and hold files that other users must not read.
+    /// could have put another directory in the place of the new directory. Such a directory may even belong
+    /// to this user, and hold files that other users must not read.
     fn take_made(&self, name: &OsStr) -> io::Result<Folder> {
         let flags = OFlags::NOFOLLOW | OFlags::PATH;
         // The umask may have left the user no right to read the directory. A PATH descriptor needs no such

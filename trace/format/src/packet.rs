@@ -61,7 +61,7 @@ pub struct PacketHeader {
     pub ring_begin: u64,
     /// Ring position after the last word that the packet covers.
     pub ring_end: u64,
-    /// Token of the holder, or 0 if there is none.
+    /// Token of the holder, or 0 if there is no holder.
     pub lease_token: u64,
     /// Number of the client, or of the host ring.
     pub client: u32,

@@ -144,7 +144,7 @@ pub struct StreamJson {
     /// Name of the stream's last holder. A guest chooses its name, so escape it.
     #[serde(default)]
     pub name: String,
-    /// Number of ring events: declared ones, 2016 ones, untyped ones.
+    /// Number of ring events: declared events, events of the 2016 interface, and untyped events.
     #[serde(default)]
     pub events: u64,
     /// Number of this client's reference points, in all streams.

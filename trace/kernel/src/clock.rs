@@ -148,7 +148,8 @@ impl Map {
         Some(map)
     }
 
-    /// Returns the first and the last reading, each as nanoseconds and ticks, or `None` if there is only one.
+    /// Returns the first and the last reading, each as nanoseconds and ticks, or `None` if there is only one
+    /// reading.
     pub fn line(&self) -> Option<[(u64, u64); 2]> {
         let Reading { raw, ticks, .. } = self.first;
         self.has_last.then_some([(raw, ticks), (raw + self.ns, ticks + self.ticks)])

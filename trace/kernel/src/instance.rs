@@ -84,7 +84,7 @@ impl Instance {
         Ok(Instance { root, dir, name: name.to_owned() })
     }
 
-    /// Opens an instance that another process left, or returns `None` if there is none.
+    /// Opens an instance that another process left, or returns `None` if there is no such instance.
     pub fn find(root: Dir, name: &str) -> Result<Option<Instance>, Error> {
         match root.dir("instances").and_then(|instances| instances.dir(name)) {
             Ok(dir) => Ok(Some(Instance { root, dir, name: name.to_owned() })),

@@ -53,7 +53,7 @@ impl Processes {
         let time = Timespec::try_from(time).ok();
         let mut fds: Vec<PollFd<'_>> =
             self.alive.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-        // An interrupted wait counts as a short one.
+        // An interrupted wait counts as a short wait.
         let _ = poll(&mut fds, time.as_ref());
         self.alive.retain(|fd| !has_ended(fd));
         self.alive.is_empty()

@@ -45,7 +45,7 @@ impl Dir {
         Ok(Dir { fd: Arc::new(fd), path })
     }
 
-    /// Opens a directory in this one.
+    /// Opens a directory in this directory.
     pub fn dir(&self, name: &str) -> io::Result<Dir> {
         Dir::at(self.fd.as_fd(), name.as_ref(), self.path.join(name))
     }

@@ -62,7 +62,7 @@ impl Stop {
             let left = time.saturating_sub(begun.elapsed());
             let part = self.notes().period().map_or(left, |period| period.min(left));
             let part = Timespec::try_from(part).ok();
-            // An interrupted wait counts as a short one.
+            // An interrupted wait counts as a short wait.
             let ready = poll(&mut fds, part.as_ref());
             self.notes().read();
             if ready != Ok(0) || begun.elapsed() >= time {

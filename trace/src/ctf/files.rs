@@ -233,8 +233,8 @@ impl Files {
         Ok(FileId { name: name.to_owned(), inode })
     }
 
-    /// Returns true if one [`write`](Self::write) writes a whole packet or nothing. Otherwise, the caller
-    /// must write the packet's header last.
+    /// Returns true if one [`write`](Self::write) writes a whole packet or nothing. If false, the caller must
+    /// write the packet's header last.
     pub(crate) fn takes_whole_packets(&self) -> bool {
         matches!(self.0, Kind::Journal { .. })
     }

@@ -184,7 +184,7 @@ impl Classes {
         all
     }
 
-    /// Returns the schema of a class that has one.
+    /// Returns the schema of a class, if the class has a schema.
     pub fn text(&self, dense: u32) -> Option<&str> {
         Some(&*self.list.get(dense.checked_sub(id::FIRST)? as usize)?.text)
     }

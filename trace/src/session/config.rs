@@ -40,16 +40,16 @@ pub struct SessionConfig {
     pub open_files: usize,
     /// Users that may read the session's files.
     pub share: Share,
-    /// Number of host rings, at most [`MAX_HOST_RINGS`](crate::limits::MAX_HOST_RINGS). This is also the
-    /// number of the VMM's threads that can trace at the same time, including the vCPU threads.
+    /// Number of host rings, at most [`MAX_HOST_RINGS`](crate::limits::MAX_HOST_RINGS). The same number of
+    /// the VMM's threads can trace at the same time, including the vCPU threads.
     /// [`for_vcpus`](SessionConfig::for_vcpus) sets the number.
     pub host_rings: usize,
     /// Size of a host ring in bytes: a power of two, at least 64 KiB.
     pub host_ring_bytes: u64,
-    /// Frequency of the host's raw counter in ticks per second, if the VMM knows the frequency. This is 1,000
-    /// times the value of KVM_GET_TSC_KHZ for a vCPU whose TSC is not scaled. If the value is `None` and the
-    /// CPU does not tell the frequency, the first session of a process measures the frequency for half a
-    /// millisecond, and again while the session runs.
+    /// Frequency of the host's raw counter in ticks per second, if the VMM knows the frequency. The frequency
+    /// is 1,000 times the value of KVM_GET_TSC_KHZ for a vCPU whose TSC is not scaled. If the value is `None`
+    /// and the CPU does not tell the frequency, the first session of a process measures the frequency for
+    /// half a millisecond, and again while the session runs.
     pub host_frequency: Option<u64>,
     /// Frequency of the guests' TSC in ticks per second, if it differs from the host's.
     pub guest_frequency: Option<u64>,

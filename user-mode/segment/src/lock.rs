@@ -6,8 +6,8 @@
 //!
 //! A program may close descriptors that it does not know, as daemons do, and may open files of its own under
 //! the same numbers. So each use first asks the kernel whether the descriptor is still the lock file's. If
-//! not, the locks are gone, and this module forgets the descriptor, because the descriptor now belongs to the
-//! program.
+//! the descriptor is another file's, the locks are gone, and this module forgets the descriptor, because the
+//! descriptor now belongs to the program.
 //!
 //! Nothing here allocates: clients are locked in signal handlers, and files
 //! opened again in fork handlers.

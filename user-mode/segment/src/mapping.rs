@@ -65,7 +65,7 @@ impl Mapping {
     }
 
     /// Puts private memory, all zeros, in the mapping's place, so that code which uses it lives on although
-    /// the file's memory is gone. A signal handler may call this.
+    /// the file's memory is gone. A signal handler may call this function.
     pub fn replace(&self) {
         let fixed = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         let protection = ProtFlags::READ | ProtFlags::WRITE;

@@ -323,7 +323,7 @@ struct Lanes {
 impl Lanes {
     /// Returns the track of the next region in the order of beginnings. If the region lies within the open
     /// regions of the track for nested regions, returns the track for nested regions and notes the region as
-    /// open. If not, a further track is returned.
+    /// open. If the region does not, a further track is returned.
     fn find(
         &mut self,
         writer: &mut Writer<'_, '_>,

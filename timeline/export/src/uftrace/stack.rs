@@ -14,7 +14,8 @@ pub(super) struct Stack {
     open: Vec<u64>,
     /// Number of open functions that are nested deeper than [`MAX_OPEN`].
     beyond: u64,
-    /// Number of open functions whose exits may be lost. These are the outermost functions.
+    /// Number of open functions whose exits may be lost. The functions whose exits may be lost are the
+    /// outermost functions.
     doubtful: usize,
     /// Number of lost events.
     lost: u64,

@@ -100,8 +100,8 @@ impl ClientMap {
     }
 
     /// Maps a guest reading to host time. If KVM describes the TSC at this time, returns the bound on the
-    /// error too. If not, the bound is the [distance](GuestReading::distance) of the
-    /// [reading](ClientMap::reading).
+    /// error too. If KVM does not describe the TSC at this time, the bound is the
+    /// [distance](GuestReading::distance) of the [reading](ClientMap::reading).
     pub fn at(&mut self, guest: u64) -> (i64, Option<u64>) {
         match self.lines.at(guest) {
             None => (self.map.host_from(&mut self.hint, guest), None),

@@ -146,7 +146,7 @@ impl GuestTscs {
         GuestTscs { said, of_kvm, cpus, ..GuestTscs::default() }
     }
 
-    /// Returns whether a TSC puts events of the guest's kernel outside of guest mode. This is the case if no
+    /// Returns whether a TSC puts events of the guest's kernel outside of guest mode. The TSC does so if no
     /// thread can have run a CPU of the guest, or if only one and the same thread can have run two CPUs of
     /// the guest.
     fn is_outside(&self, tsc: GuestTsc) -> bool {

@@ -256,9 +256,9 @@ fn points(session: &Session, mut each: impl FnMut(&Served)) -> Result<()> {
 
 /// Returns the host's thread of each CPU of the guests, by the guest's clock and the CPU's number. A thread
 /// runs a CPU if all events of the guest's kernel on that CPU are at times at which this thread was in guest
-/// mode, or if this thread handled all the CPU's reference points and no reference point of another CPU. If a
-/// process other than the VMM handled the reference points, the points show no thread. Each guest has a clock
-/// of its own, and a guest gets a new clock after a reset or in another VM.
+/// mode. A thread also runs a CPU if this thread handled all the CPU's reference points and no reference
+/// point of another CPU. If a process other than the VMM handled the reference points, the points show no
+/// thread. Each guest has a clock of its own, and a guest gets a new clock after a reset or in another VM.
 ///
 /// # Errors
 /// If the session is damaged.
@@ -287,8 +287,8 @@ pub fn vcpu_threads(session: &Session, maps: &ClockMaps) -> Result<BTreeMap<(u32
 }
 
 /// Returns the host's threads that provably run a CPU of a guest, with the keys of [`vcpu_threads`]. The
-/// proof: only this thread was in guest mode at all events of the guest's kernel on this CPU, and this is
-/// true of no other CPU.
+/// proof: only this thread was in guest mode at all events of the guest's kernel on this CPU, and the thread
+/// has this property for no other CPU.
 pub(crate) fn proven_threads(maps: &ClockMaps) -> BTreeMap<(u32, u32), u32> {
     let only = |threads: Vec<u32>| if let [only] = threads[..] { Some(only) } else { None };
     let possible = possible_threads(maps).into_iter();

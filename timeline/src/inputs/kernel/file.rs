@@ -34,7 +34,7 @@ const BEGIN: u64 = 64;
 /// A larger part is read only if the smaller part is not enough. The first size is enough for most files, and
 /// [`MAX`] is enough for all files.
 const TRIES: [u64; 3] = [1 << 20, 8 << 20, MAX];
-/// Maximum number of sections of options. trace-cmd writes one or two.
+/// Maximum number of sections of options. trace-cmd writes one or two such sections.
 const MAX_SECTIONS: u32 = 64;
 /// Maximum size of a section of options in bytes.
 const MAX_OPTIONS: u64 = 16 << 20;

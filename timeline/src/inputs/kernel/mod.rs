@@ -118,8 +118,8 @@ pub struct KernelStat {
     pub clock: Option<u32>,
     /// Counts by CPU.
     pub cpus: Vec<CpuStat>,
-    /// Whether all losses are known. If the kernel's counters are missing, this is false, because the losses
-    /// after a CPU's last page are then unknown.
+    /// Whether all losses are known. If the kernel's counters are missing, the value is false, because the
+    /// losses after a CPU's last page are then unknown.
     pub losses_known: bool,
     /// Facts from the file about the recording, each with its name. `system` comes from uname, `recorder` is
     /// the program that recorded the trace, and `not_used` lists the options that this library does not use.
@@ -815,8 +815,8 @@ pub(crate) fn inputs<'a>(
     inputs.map(boxed).collect()
 }
 
-/// Returns the inputs that have the scheduling of the trace with this number. If the trace has a buffer of
-/// all threads, these are the inputs of this buffer, and otherwise all inputs of the trace.
+/// Returns the inputs that have the scheduling of the trace with this number: if the trace has a buffer of
+/// all threads, the inputs of this buffer, and otherwise all inputs of the trace.
 pub(crate) fn inputs_of_scheduling<'a>(
     number: usize,
     trace: &'a KernelTrace,

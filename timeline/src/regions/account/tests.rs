@@ -305,7 +305,7 @@ proptest! {
             prop_assert_eq!(complete.get(Part::Unknown), 0);
         }
         // Without an interrupt of the host, the guest's time only looks longer, and no other event
-        // contradicts the guest's time. So these events are not removed.
+        // contradicts the guest's time. So the test does not remove these events.
         let is_other = |mark| exactness == HARDWARE && matches!(mark, Interrupt | Mark::Other);
         let is_missed = |mark| of_kernel(mark) && !is_other(mark);
         for missing in (0..marks.len()).filter(|n| is_missed(marks[*n].1)) {

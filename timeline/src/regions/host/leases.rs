@@ -55,7 +55,7 @@ impl Host {
     }
 
     /// Takes a thread away from its client if another lease has named the thread and the events of the client
-    /// contradict the kernel's events. If so, the thread may belong to the other client.
+    /// contradict the kernel's events. Such a thread may belong to the other client.
     pub(super) fn check(&mut self, at: usize) {
         let thread = &mut self.threads[at];
         if thread.is_claimed

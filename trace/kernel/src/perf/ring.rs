@@ -78,7 +78,7 @@ fn attributes(flags: u64) -> Attributes {
     }
 }
 
-/// Opens an event of a thread (0 for the calling one) on a CPU.
+/// Opens an event of a thread (0 for the calling thread) on a CPU.
 fn open(attributes: &Attributes, thread: u32, cpu: u32) -> io::Result<OwnedFd> {
     let number = |n: u32| i32::try_from(n).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH));
     // SAFETY: the kernel reads `size` bytes of the attributes, which is the whole size of the attributes, and
@@ -120,7 +120,7 @@ impl Event {
             }
             opened => (opened?, true),
         };
-        // SAFETY: the call takes a descriptor by its number, and refuses one that is not of perf.
+        // SAFETY: the call takes a descriptor by its number, and refuses a descriptor that is not of perf.
         let done = unsafe { libc::ioctl(fd.as_raw_fd(), PERF_EVENT_IOC_SET_OUTPUT, ring) };
         if done < 0 { Err(io::Error::last_os_error()) } else { Ok(Event { fd, counts_losses }) }
     }
