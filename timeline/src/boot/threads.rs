@@ -16,10 +16,10 @@ use std::collections::{BTreeSet, HashMap};
 /// Maximum number of intervals that are kept for critical paths. If there are more intervals, no stage has a
 /// critical path.
 const MAX_SPANS: usize = 1 << 22;
-/// Maximum number of causes of a thread's waits in a stage. Further causes are counted together.
+/// Maximum number of causes of a thread's waits in a stage. Further causes share one count.
 const MAX_CAUSES: usize = 64;
 
-/// Maximum number of pairs of a stage and a thread, over all stages. Further threads are left out.
+/// Maximum number of pairs of a stage and a thread, over all stages. The result lacks further threads.
 const MAX_SUMS: usize = 1 << 20;
 
 /// Sums of a thread in a stage, while intervals are read.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A guest's clock as the VMM or KVM describes the computation of the clock: a straight line. The line is
-//! compared with the constraints, and is used only if it satisfies every constraint.
+//! A guest's clock as the VMM or KVM describes the computation of the clock: a straight line. The reader
+//! compares the line with the constraints, and uses the line only if the line satisfies every constraint.
 //!
 //! A line that the VMM describes is no evidence: the description may belong to another vCPU or to the time
 //! before the guest set its clock, and a hypervisor may compute the clock in another way than the VMM says.

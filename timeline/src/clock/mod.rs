@@ -15,8 +15,8 @@
 //! of *both* sweeps. At each reading, the map goes through the middle between these limits. Between two
 //! readings, the map is a straight line.
 //!
-//! Nothing is assumed about how the rate changes within its limits: the rate may drift, change at once, or
-//! oscillate.
+//! The map assumes nothing about how the rate changes within its limits: the rate may drift, change at once,
+//! or oscillate.
 //!
 //! # Jumps
 //!
@@ -37,12 +37,12 @@
 //! # Assumptions
 //!
 //! - The rate stays within 1,000 ppm of the declared rate, unless the declared rate is only assumed
-//!   ([`Declared`]). If the constraints contradict the declared rate, the mean rate from the first to the
-//!   last constraint is tried. If the mean rate needs at least two jumps fewer than the declared rate, the
-//!   rate is assumed to stay within 1,000 ppm of the mean rate. If both rates are within one per cent, the
-//!   bound holds for both rates, because a clock that runs at the declared rate and is stopped now and then
-//!   could give the same constraints. Before the first and after the last reading, no constraint checks the
-//!   rate.
+//!   ([`Declared`]). If the constraints contradict the declared rate, the map tries the mean rate from the
+//!   first to the last constraint. If the mean rate needs at least two jumps fewer than the declared rate,
+//!   the rate is assumed to stay within 1,000 ppm of the mean rate. If both rates are within one per cent,
+//!   the bound holds for both rates, because a clock that runs at the declared rate and is stopped now and
+//!   then could give the same constraints. Before the first and after the last reading, no constraint checks
+//!   the rate.
 //! - A jump that is not found is no larger than the envelope's usual width. If points are far apart, a larger
 //!   jump could hide between two points.
 //! - If two jumps in opposite directions are both too small to be found, neither jump is within the reach of

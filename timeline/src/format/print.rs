@@ -23,7 +23,7 @@ const MAX_NODES: u32 = 256;
 /// at most this number of steps.
 const MAX_STEPS: u32 = 2048;
 /// Maximum number of flags of a list. The maximum exceeds 64, because the kernel also names some combinations
-/// of bits. Further flags are shown as a number.
+/// of bits. The reader shows further flags as a number.
 const MAX_FLAGS: usize = 256;
 /// Maximum number of arguments with names for one field: usually one argument for a part that is a number,
 /// and one argument for flags.

@@ -10,11 +10,11 @@ use serde::{Serialize, Serializer};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Part {
-    /// A thread of a program has a CPU. System calls are included. The program runs on the host, or in a
+    /// A thread of a program has a CPU. The part includes system calls. The program runs on the host, or in a
     /// guest whose kernel was recorded.
     OnCpu,
-    /// The vCPU ran the guest. If the kernel does not trace entries and exits, KVM's own time is included. In
-    /// a region of a guest's thread, the vCPU ran that thread.
+    /// The vCPU ran the guest. If the kernel does not trace entries and exits, the part includes KVM's own
+    /// time. In a region of a guest's thread, the vCPU ran that thread.
     Guest,
     /// The host handled an interrupt before KVM traced the exit.
     HostInterrupt,

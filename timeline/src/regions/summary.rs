@@ -198,7 +198,7 @@ impl Group {
     }
 
     /// Returns the least duration in nanoseconds that this share of the regions does not exceed; 0 if there
-    /// are no regions. The cost of an empty region is not subtracted.
+    /// are no regions. The durations include the cost of an empty region.
     pub fn quantile_ns(&self, part: f64) -> u64 {
         self.durations.get(rank(self.durations.len(), part)).copied().unwrap_or(0)
     }

@@ -79,7 +79,7 @@ struct CpuPages {
     /// Number of small pages that were left out, because the session already has the maximum number of small
     /// pages.
     beyond: u64,
-    /// Offset of the first wrong record. The page with this record and all later pages are not used.
+    /// Offset of the first wrong record. The recording lacks the page with this record and all later pages.
     wrong: Option<u64>,
 }
 

@@ -71,7 +71,7 @@ pub struct Counts {
     pub lost: u64,
     /// Number of values of clocks' bounds.
     pub bounds: u64,
-    /// Number of events before the trace's time 0. Such events are moved to the time 0.
+    /// Number of events before the trace's time 0. The exporter moves such events to the time 0.
     pub moved: u64,
     /// Number of texts that were cut, or were not UTF-8.
     pub changed: u64,

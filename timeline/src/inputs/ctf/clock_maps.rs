@@ -259,8 +259,8 @@ impl ClockMaps {
         ClockMaps::of_at_most(session, MAX_POINTS)
     }
 
-    /// Makes a map of each guest clock of a session, from at most `points` reference points. If a client's
-    /// points are too many, evenly spread points are used.
+    /// Makes a map of each guest clock of a session, from at most `points` reference points. If a client has
+    /// too many points, the maps use evenly spread points.
     ///
     /// # Errors
     /// If the session is damaged.

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 /// A session, with the data that the writer had committed when the session was opened.
 ///
-/// If the session is still being written, later data is left out.
+/// If the session is still being written, the value lacks later data.
 #[derive(Clone, Debug)]
 pub struct Session {
     dir: PathBuf,

@@ -104,7 +104,7 @@ pub(crate) struct Options {
     pub version: String,
     /// Number of the machine's CPUs.
     pub cpus: Option<u32>,
-    /// Whether the file has a tracer's text. The text is not shown.
+    /// Whether the file has a tracer's text. The reader does not show the text.
     pub has_text: bool,
     /// Ids of known options that are not used. `unknown` has the ids of options that are not known.
     pub unused: BTreeSet<u16>,
