@@ -61,7 +61,7 @@ pub struct ConfigPage {
     pub guest_frequency: u64,
     /// 0x60: ticks per second of the host's raw counter, 0 if unknown.
     pub host_frequency: u64,
-    /// 0x68: number n of vCPUs' clients, [0, n). Programs lease the rest.
+    /// 0x68: number n of vCPUs' clients, [0, n). Programs lease the other clients.
     pub vcpu_clients: u64,
     /// 0x70: size of a client's schema log in bytes. The log follows pages G and H.
     pub schema_size: u64,

@@ -469,7 +469,7 @@ pub const fn note_size(name: &str, fields: &[&str]) -> usize {
     size.next_multiple_of(4)
 }
 
-/// Copies a text into an array at `at`. Returns the index after it.
+/// Copies a text into an array at `at`. Returns the index after the text.
 const fn copied<const N: usize>(to: &mut [u8; N], at: usize, text: &str) -> usize {
     let bytes = text.as_bytes();
     let mut i = 0;

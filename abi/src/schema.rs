@@ -175,7 +175,7 @@ pub enum Value<'a> {
     Words(&'a [u64]),
 }
 
-/// Iterator over the values of a payload. [`Shape::values`] makes it.
+/// Iterator over the values of a payload. [`Shape::values`] makes this iterator.
 #[derive(Clone, Debug)]
 pub struct Values<'a> {
     types: &'a [FieldType],

@@ -180,7 +180,7 @@ pub trait EventSink: Send + Sync {
     fn with_drain(&self, work: &mut dyn FnMut(&mut dyn DrainSink));
 }
 
-/// A sink that the device shares with others.
+/// A sink that has other owners besides the device.
 #[cfg(feature = "host")]
 impl<S: EventSink + ?Sized> EventSink for alloc::sync::Arc<S> {
     fn session_info(&self) -> SessionInfo {
@@ -236,8 +236,8 @@ pub trait DrainSink {
 
     /// Begins a [generation](DrainSink::begin_generation) of events that were in the rings before this host
     /// served them, or before the machine was restored: nothing relates their times to the host's. The
-    /// default method ignores this. The machine may have run since the host's raw counter was `since`, so
-    /// records of the next generation may date from then on.
+    /// default method begins an ordinary generation. The machine may have run since the host's raw counter
+    /// was `since`, so records of the next generation may date from then on.
     fn begin_found(&mut self, epoch: u32, known: &[KnownClient<'_>], since: u64) -> u32 {
         let _ = since;
         self.begin_generation(epoch, known)

@@ -177,7 +177,7 @@ pub fn run_marked(
     show([&all, &[]], warnings, html, json)
 }
 
-/// Prints the boots of two sides, or writes a page about those of the first side.
+/// Prints the boots of two sides, or writes a page about the boots of the first side.
 fn show(
     [of, other]: [&[text::Recorded]; 2],
     warnings: Vec<Warning>,

@@ -215,7 +215,7 @@ fn exit(error: &anyhow::Error) -> ExitCode {
     let closed = |cause: &&(dyn std::error::Error + 'static)| {
         cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
     };
-    // The broken pipe may be another pipe than stdout, such as that of `-o`.
+    // The broken pipe may be another pipe than stdout, such as the pipe of `-o`.
     if error.chain().any(|cause| closed(&cause)) && output::reader_has_left() {
         return ExitCode::SUCCESS;
     }

@@ -282,7 +282,7 @@ fn is_locked(folder: &Folder) -> bool {
     folder.folder("ctf").and_then(|ctf| ctf.is_locked()).unwrap_or(false)
 }
 
-/// Reads the `session.json` of a folder, if the file is that of a session.
+/// Reads the `session.json` of a folder, if the file describes a session.
 fn description(folder: &Folder) -> io::Result<Option<Description>> {
     let Ok((json, _)) = folder.file(session_json::FILE, OFlags::RDONLY) else { return Ok(None) };
     let mut text = Vec::new();

@@ -1,4 +1,4 @@
-//! The members of the commands' JSON are those of docs/json.md.
+//! The members of the commands' JSON are the members in docs/json.md.
 
 use hypertrace_test_support::json_md::Members;
 

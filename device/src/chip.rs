@@ -58,8 +58,8 @@ const FASTEST_COUNTER: u64 = 10_000_000_000;
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct ChipConfig {
-    /// Number n of vCPUs' clients, [0, n). Programs lease the rest. A number above the geometry's clients
-    /// means all.
+    /// Number n of vCPUs' clients, [0, n). Programs lease the other clients. A number above the geometry's
+    /// clients means all.
     pub vcpu_clients: u32,
     /// Whether the VMM arms KICK as an ioeventfd.
     pub has_doorbells: bool,
@@ -473,7 +473,7 @@ impl Chip {
     }
 
     /// Drains everything that is in the rings now, however long that takes, for the end. Records that clients
-    /// add meanwhile do not delay this.
+    /// add meanwhile do not prolong the drain.
     ///
     /// Only the drain loop's thread may call this, never a vCPU's thread.
     pub fn drain_all(&self) {

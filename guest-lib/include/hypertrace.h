@@ -465,9 +465,9 @@ void hypertrace_function_modules(void);
 
 /*
  * HYPERTRACE_FUNCTIONS: records the events function_entry(address) and function_exit(address) for each call
- * of a function that the compiler has instrumented. The address is the function's. Compile the functions'
- * sources with -finstrument-functions, and define this macro in at least one source of the program before it
- * includes this header: cc -finstrument-functions -DHYPERTRACE_FUNCTIONS.
+ * of a function that the compiler has instrumented. The address is the address of the function. Compile the
+ * functions' sources with -finstrument-functions, and define this macro in at least one source of the program
+ * before it includes this header: cc -finstrument-functions -DHYPERTRACE_FUNCTIONS.
  *
  * The library opens the channel before `main`, as a first event would. Calls before the opening are not
  * recorded. `hypertrace_function_modules` says what a function's address belongs to. The compiler does not

@@ -311,8 +311,7 @@ impl<'m> Client<'m> {
     }
 }
 
-/// A bounded wait for the host: a second by the clock, none if the host says
-/// that it cannot write.
+/// A bounded wait for the host: a second by the clock, or no wait if the host says that it cannot write.
 struct Deadline<'m> {
     clock: Clock,
     until: u64,

@@ -1,8 +1,8 @@
 //! The few things that portable code needs of an operating system: Linux with the
 //! feature `std`, stubs without.
 //!
-//! The code is unsafe because of C functions. A signal handler may call all functions here: none allocates,
-//! takes a lock or changes errno.
+//! The code is unsafe because of C functions. A signal handler may call all functions here: no function
+//! allocates, takes a lock or changes errno.
 #![cfg_attr(feature = "std", allow(unsafe_code))]
 
 use core::sync::atomic::Ordering::Relaxed;

@@ -25,7 +25,7 @@ enum {
     NUMBERS = 300,
     JUMPS = 10,
     DEPTH = 7,
-    /* Two events of each call of a round. A ring holds several rounds. */
+    /* Number of events in a round: two for each call. A ring holds several rounds. */
     ROUND = 12000,
     SIGNALS = 20
 };
@@ -131,7 +131,7 @@ __attribute__((constructor)) TRACED static void constructed(void) {
     RETURNS(CONSTRUCTED);
 }
 
-/* Before the library is open. */
+/* This function is called before the library is open. */
 TRACED static void first(void) {
     CALLED(FIRST);
     RETURNS(FIRST);

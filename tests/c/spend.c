@@ -24,7 +24,7 @@ enum { ROUNDS = 40 };
 /* Nanoseconds of the regions. */
 static const uint64_t COMPUTE = 2000000, OTHERS = 1000000;
 
-/* As `Reading` and `Sample` in tests/src/truth.rs. */
+/* These structures match `Reading` and `Sample` in tests/src/truth.rs. */
 struct reading {
     uint64_t ticks, waited, ran;
 };

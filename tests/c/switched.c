@@ -1,5 +1,5 @@
 /*
- * Events that the host switches off, and others. Prints how often values of the switched-off events
+ * Events that the host switches off, and other events. Prints how often values of the switched-off events
  * were computed after the switch.
  */
 #include <hypertrace.h>

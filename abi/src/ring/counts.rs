@@ -10,7 +10,7 @@ pub(super) const LOSSES: [usize; 3] =
     [guest_page::LOST_FULL, guest_page::LOST_BUSY, guest_page::LOST_UNATTACHED];
 
 kinds! {
-    /// A fault of a producer, with its name in reports. Each fault is counted; none stops the host.
+    /// A fault of a producer, with its name in reports. Each fault is counted; no fault stops the host.
     #[repr(usize)]
     #[non_exhaustive]
     pub enum Fault {

@@ -219,7 +219,7 @@ impl<'m> Producer<'m> {
     }
 
     /// Returns the producer with a waker for the ring's reader. The producer wakes the reader in an emit more
-    /// than `pause` ticks after the last one, and when a ring in discard mode is a quarter full.
+    /// than `pause` ticks after the last emit, and when a ring in discard mode is a quarter full.
     pub fn waking(self, wake: &'m dyn Wake, pause: u64) -> Self {
         Producer { wake: Some(wake), pause: pause.min(ENDLESS), ..self }
     }

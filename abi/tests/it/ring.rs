@@ -144,7 +144,7 @@ fn a_log_may_be_read_in_parts_and_no_record_is_taken_before_its_text() {
 fn a_known_text_is_not_copied() {
     let memory = Memory::new(256, 16, RingMode::Discard);
     let (mut host, mut written) = (ConsumerState::default(), 0);
-    // A text longer than a word, a shorter one, and one that begins like another.
+    // A text longer than a word, a shorter text, and a text that begins like another text.
     let texts = ["known(x:u64)", "k()", "known(x:u64,y:u64)"];
     for text in texts {
         append(&memory, &mut written, text);

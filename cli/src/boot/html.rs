@@ -1,4 +1,4 @@
-//! Boots as one page, made like that of `regions`.
+//! Boots as one page, made like the page of `regions`.
 
 use super::text::{MAX_ROWS, Recorded, columns, fastest, percent, several_of, summary};
 use crate::output::grouped;
@@ -19,8 +19,8 @@ pub const PAGE: PageFile = PageFile {
     prefix: ".boot-",
 };
 
-/// Maximum number of rows of each table. A page can be scrolled, so its tables are longer than those of the
-/// text.
+/// Maximum number of rows of each table. A page can be scrolled, so its tables are longer than the tables of
+/// the text.
 const MAX_TABLE: usize = 4 * MAX_ROWS;
 
 /// Makes the page: the stages of all boots, and each stage of the fastest boot.

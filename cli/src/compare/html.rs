@@ -1,4 +1,4 @@
-//! The comparison as a page, made like that of `regions`.
+//! The comparison as a page, made like the page of `regions`.
 
 use super::{Side, text};
 use crate::output::grouped;

@@ -46,7 +46,7 @@ pub fn run(args: &Args, program: Option<&Program>) -> Result<ExitCode> {
     if args.regions
         && let Err(why) = crate::regions::show(out.path())
     {
-        // The exit code is the program's.
+        // The error is only reported, because this command's exit code is the exit code of the program.
         say(format_args!("{why:#}"));
     }
     Ok(code)

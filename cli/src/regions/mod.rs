@@ -156,7 +156,7 @@ pub struct Args {
 /// Maximum number of names that a message lists.
 const MAX_LISTED: usize = 20;
 
-/// Help of the inputs, which are fewer than those of other commands: no function traces.
+/// Help of the inputs. This command takes fewer kinds of inputs than other commands: no function traces.
 const PATHS: &str = "Directories of sessions (those with session.json in them), with their kernel.dat; or trace.dat \
                      files of trace-cmd, beside sessions";
 

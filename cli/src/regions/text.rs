@@ -26,8 +26,8 @@ const MAX_THREADS: usize = 5;
 pub const OF_ANY: &str = "regions with the field any_client may begin on one thread and end on another: --path \
                           divides their time along the critical path";
 
-/// Why regions have no path if their clock differs from that of their kernel's events, and what to do about
-/// that.
+/// Why regions have no path if their clock differs from the clock of their kernel's events, and what to do
+/// about that.
 const CLOCK: &str = "by the guest's clock, the regions ended while their threads had no CPU: the guest's \
                      clock is not the clock of the kernel's events, and its error is too large. Let both use \
                      one clock, or make more reference points";

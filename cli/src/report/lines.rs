@@ -116,7 +116,7 @@ impl Lines {
         &self.buffer
     }
 
-    /// Appends all columns but those of times.
+    /// Appends all columns but the columns of times.
     fn columns(&mut self, entry: &EntryRef<'_>) {
         match entry {
             EntryRef::Event(event) => self.event(event),
@@ -143,7 +143,7 @@ impl Lines {
         &self.buffer
     }
 
-    /// Appends all columns of an event but those of times.
+    /// Appends all columns of an event but the columns of times.
     fn event(&mut self, event: &EventRef<'_>) {
         self.source(event.source);
         let Lines { buffer, .. } = self;
@@ -242,7 +242,7 @@ impl Lines {
         self.buffer.push_str(if self.has_steps { "             -" } else { "" });
     }
 
-    /// Appends all columns of a loss but those of times.
+    /// Appends all columns of a loss but the columns of times.
     fn lost(&mut self, lost: &Lost) {
         let place = if lost.ts_ns.is_some() { "here" } else { "at an unknown time" };
         self.source(&lost.source);

@@ -119,8 +119,8 @@ fn time(line: &Value) -> i64 {
     line["ts_ns"].to_string().trim_matches('"').parse().unwrap()
 }
 
-/// Asserts that events are those of the report, in order of time, with times that differ by at most a 16th of
-/// the report's bound and three nanoseconds.
+/// Asserts that events are the events of the report, in order of time, with times that differ by at most a
+/// 16th of the report's bound and three nanoseconds.
 #[track_caller]
 fn check(expected: &[(bool, Value)], found: &[(bool, i64)]) {
     assert!(found.is_sorted_by_key(|(_, time)| *time));

@@ -58,7 +58,7 @@ fn parts_and_waits_of_a_demos_spans_are_those_of_its_regions() {
     let text = fs::read_to_string(&file).unwrap();
     let spans = spans(&text);
 
-    // The sums of all spans by name have to equal those of `regions`.
+    // The sums of all spans by name have to equal the sums of `regions`.
     let mut sums: BTreeMap<(String, String), u64> = BTreeMap::new();
     for span in &spans {
         let name = span["name"].as_str().unwrap().to_owned();

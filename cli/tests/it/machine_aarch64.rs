@@ -277,6 +277,6 @@ fn the_vmms_tests_pass_in_kvm_of_aarch64() {
     assert!(console.contains("0 failed; 0 ignored;"), "{console}");
     // Each test that needs KVM found KVM.
     assert!(!console.contains(MISSING), "{console}");
-    // 100,000 events and 1,000 points of each vCPU, with those of the VMM and the leases.
+    // 100,000 events and 1,000 points of each vCPU, with the VMM's events and the leases.
     assert!(console.contains("206017 events, 0 lost"), "{console}");
 }

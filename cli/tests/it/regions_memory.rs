@@ -19,8 +19,8 @@ const MAX_OF_REGION: u64 = 190;
 const HOST_BASE: u64 = 1_000_000;
 const US: u64 = 1_000;
 
-/// Makes a session whose events have these schemas, with ids from 16 on. Schemas that end in `!` are those of
-/// reference points.
+/// Makes a session whose events have these schemas, with ids from 16 on. Schemas that end in `!` are schemas
+/// of reference points.
 fn session(schemas: &[String], programs: bool) -> Made {
     let events = schemas.iter().zip(16..).map(|(schema, id)| {
         let (schema, point) = (schema.trim_end_matches('!'), schema.ends_with('!'));

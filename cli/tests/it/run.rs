@@ -277,7 +277,7 @@ fn copy_of_true(dir: &Path, mode: u32, owner: Option<(u32, u32)>) -> std::io::Re
     Ok(copy)
 }
 
-/// Returns whether set-id bits have no effect in a folder, and prints that.
+/// Returns whether set-id bits have no effect in a folder, and prints the answer.
 fn is_nosuid(dir: &Path) -> bool {
     let flags = rustix::fs::statvfs(dir).unwrap().f_flag;
     let is = flags.contains(rustix::fs::StatVfsMountFlags::NOSUID);

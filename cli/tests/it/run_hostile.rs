@@ -1,5 +1,5 @@
-//! `hypertrace record` with programs that break the rules: they harm only their own events, not those of
-//! other programs nor the host, and the whole session is readable.
+//! `hypertrace record` with programs that break the rules: the programs harm only their own events, and
+//! neither the events of other programs nor the host, and the whole session is readable.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

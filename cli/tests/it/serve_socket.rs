@@ -318,7 +318,7 @@ fn a_socket_that_another_server_has_made_at_the_path_stays_at_the_end() {
 fn only_the_user_may_connect_whatever_the_mask_of_new_files_is() {
     let folder = tempfile::tempdir().unwrap();
     let [socket, session] = ["socket", "session"].map(|name| folder.path().join(name));
-    // The shell sets the umask, because this process's umask is that of other tests, too.
+    // The shell sets the umask, because other tests use this process's umask, too.
     let mut serve = Command::new("sh");
     serve.args(["-c", "umask 0; exec \"$@\"", "sh", HYPERTRACE.0, "serve", "--quiet"]);
     let mut server = serve.arg("-o").arg(&session).arg("--socket").arg(&socket).spawn().unwrap();

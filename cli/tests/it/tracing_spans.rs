@@ -286,7 +286,8 @@ fn the_spans_that_a_request_awaits_are_its_children() {
     let idle = |times: &Value| times["parts"]["idle_ns"].as_u64().unwrap();
     let sum: u64 = children.iter().map(&ns).sum();
     assert_eq!(sum + ns(&request["self"]), ns(&request["total"]), "{request}");
-    // A query and the cache begin in one poll. The time in both is the query's, which began first.
+    // A query and the cache begin in one poll. The time in both spans counts for the query, because the query
+    // began first.
     assert_eq!(ns(rows["query"]), ns(&regions["query"]["total"]));
     assert!(idle(rows["query"]) >= 2 * NAP.as_nanos() as u64 * REQUESTS as u64, "{request}");
     assert!(ns(rows["cache"]) < ns(&regions["cache"]["total"]), "{request}");

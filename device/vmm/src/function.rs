@@ -90,8 +90,8 @@ impl PciFunction {
         self.bars().into_iter().find(|bar| bar.index == index)
     }
 
-    /// Returns the address at which a BAR is decoded, or `None` if it is not decoded. This is for a bus that
-    /// follows the guest.
+    /// Returns the address at which a BAR is decoded, or `None` if it is not decoded. A bus that follows the
+    /// guest calls this.
     pub fn address(&self, region: Region) -> Option<u64> {
         self.function.decoded(region)
     }
@@ -218,8 +218,8 @@ impl PciFunction {
         let _ = self.settle();
     }
 
-    /// Maps each BAR that guest and bus have at the same address, and unmaps the others. If another thread is
-    /// already mapping BARs, leaves the rest to the other thread. Returns the first error.
+    /// Maps each BAR that guest and bus have at the same address, and unmaps the other BARs. If another
+    /// thread is already mapping BARs, leaves the rest to the other thread. Returns the first error.
     fn settle(&self) -> io::Result<()> {
         if std::mem::replace(&mut self.places().is_busy, true) {
             return Ok(());

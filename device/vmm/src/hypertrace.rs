@@ -39,7 +39,7 @@ pub enum Error {
 pub struct DeviceConfig {
     /// Sizes.
     pub geometry: Geometry,
-    /// Number n of vCPUs, whose clients are [0, n). Programs lease the others.
+    /// Number n of vCPUs, whose clients are [0, n). Programs lease the other clients.
     pub vcpus: u32,
     /// Whether [`Vm::arm`](crate::Vm::arm) works; guests rely on this setting. If the setting is false, the
     /// drain loop keeps its timer of 1 ms.

@@ -33,8 +33,8 @@ pub extern "C" fn hypertrace_function_exit(function: *const c_void) {
     }
 }
 
-// These functions are separate, so that an event that is off saves no registers. They use C's calling
-// convention, so that the compiler jumps to them.
+// These functions are separate, so that an event that is off saves no registers. The functions
+// use C's calling convention, so that the compiler jumps to them.
 
 #[inline(never)]
 extern "C" fn entered(function: *const c_void) {

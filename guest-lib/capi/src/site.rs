@@ -424,7 +424,7 @@ mod tests {
     fn a_site_has_the_id_of_its_text() {
         let types = &[HYPERTRACE_TYPE_U64, HYPERTRACE_TYPE_STR];
         let site = site(c"disk_read", c"lba,path,", types);
-        // SAFETY: as the macros make it.
+        // SAFETY: the site is as the macros make a site.
         let known = unsafe { Known::of(&site) }.unwrap();
         assert_eq!(Text::id(known.0), schema::id_of("disk_read(lba:u64,path:str)"));
         assert_eq!(known.name_hash(), schema::name_hash("disk_read"));
@@ -449,7 +449,7 @@ mod tests {
         ] {
             let site = site(name, fields, types);
             for _ in 0..2 {
-                // SAFETY: as the macros make it.
+                // SAFETY: the site is as the macros make a site.
                 assert!(unsafe { Known::of(&site) }.is_none(), "{name:?} {fields:?}");
             }
         }

@@ -66,7 +66,7 @@ pub(super) fn open(function: &Path, options: &Options) -> Result<Opened, OpenErr
 }
 
 /// Tells the host the number of this boot, and waits until the host has seen it: a new boot has a new clock,
-/// and the rings must hold nothing of the last one.
+/// and the rings must hold nothing of the last boot.
 fn is_boot_seen(host: &LocalHost, options: &Options) -> bool {
     let boot = boot(options);
     for _ in 0..MAX_MS {

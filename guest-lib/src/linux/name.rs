@@ -1,4 +1,4 @@
-//! Names of leases: the thread's, or the process's and the thread's.
+//! Names of leases: the name of the thread, or the names of the process and the thread.
 
 use super::options::Options;
 use hypertrace_abi::event::cut;

@@ -20,7 +20,7 @@ const ROUNDS: u32 = 10;
 
 /// Starts a thread that calls `look` every 10 ms until it returns `false`. If the system refuses a thread,
 /// slow paths, [`crate::poll`] and the end of threads do the work, later. The caller has blocked signals, so
-/// the thread handles none.
+/// the thread handles no signal.
 pub(super) fn start<F: FnMut() -> bool + Send + 'static>(look: F) {
     let look = Box::into_raw(Box::new(look));
     // A program with many thread-locals needs the default, which is larger.

@@ -1,7 +1,7 @@
 //! The few system calls that threads make when they get a client.
 //!
 //! The code is unsafe because of C functions. A signal handler may call all functions here but `threads`:
-//! none allocates or takes a lock.
+//! no function allocates or takes a lock.
 #![allow(unsafe_code)]
 
 use hypertrace_segment::signals;

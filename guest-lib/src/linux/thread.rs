@@ -161,7 +161,7 @@ pub fn poll() {
 
 /// Calls `f` with the calling thread's client, for functions that have no macro:
 /// [`Client::kick`], [`Client::wait_for_room`], [`crate::hypertrace()`].
-/// Returns `None` if the thread has no client and gets none.
+/// Returns `None` if the thread has no client and gets no client.
 pub fn with_client<R>(f: impl FnOnce(&Client<'_>) -> R) -> Option<R> {
     let leased = |client: &&Client<'_>| client.producer().state().is_leased();
     Some(f(current().filter(leased).or_else(attach)?))

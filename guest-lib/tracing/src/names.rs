@@ -137,7 +137,7 @@ pub struct Callsite {
     pub begin_slot: usize,
     pub end_slot: usize,
     pub record_slot: usize,
-    /// The first schema of a span is that of its begin without fields.
+    /// The first schema of a span is the schema of its begin without fields.
     variants: [OnceLock<Schema>; VARIANTS],
 }
 

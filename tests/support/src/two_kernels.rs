@@ -21,7 +21,7 @@ use hypertrace_timeline::regions::Part;
 pub const STOLEN_MS: u64 = 30;
 
 /// Numbers of the guest's threads with regions: two threads on each CPU, and one that changes from the first
-/// CPU to the second. A thread of the host has the same number as the first of these.
+/// CPU to the second. A thread of the host has the same number as the first of these threads.
 pub const THREADS: [u32; 5] = [TIDS[0], 51, 52, 53, 54];
 const MOVED: usize = 4;
 /// Factor by which a thread's index is multiplied to get the first id of the thread's regions.

@@ -24,7 +24,7 @@ fn readelf_lists_a_probe_for_every_event() {
         .collect();
     probes.sort();
     probes.dedup();
-    // The program has probes only for events that it calls, because the linker removes the others.
+    // The program has probes only for events that it calls, because the linker removes the other probes.
     for event in ["test_pair", "test_text", "test_none"] {
         assert!(probes.contains(&event), "{event} is not among {probes:?}");
         assert!(EVENTS.iter().any(|declared| declared.name() == event));

@@ -83,7 +83,7 @@ pub struct Judged {
 /// The regions with one name, on both sides.
 #[derive(Clone, Debug, Serialize)]
 pub struct Difference {
-    /// Name of the regions. Guests choose names: escape it.
+    /// Name of the regions. Guests choose names, so a program that shows the name escapes the name.
     pub name: String,
     /// Whether the regions are of a program of the host.
     pub is_program: bool,

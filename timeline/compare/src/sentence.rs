@@ -137,7 +137,7 @@ fn is_proven(judged: &Judged) -> bool {
     matches!(judged.verdict, Verdict::Faster | Verdict::Slower)
 }
 
-/// Returns the sentence of a name whose time on a CPU has a difference, and whose duration has none.
+/// Returns the sentence of a name whose time on a CPU has a difference, and whose duration has no difference.
 fn of_cpu(d: &Difference) -> String {
     let change = d.own.change;
     let longer = if d.own.verdict == Verdict::Slower { "longer" } else { "shorter" };

@@ -38,7 +38,7 @@ const REGIONS: u32 = 9;
 const CONFIG_SPACE: u32 = 7;
 /// Size of config space in bytes, without PCI Express.
 const CONFIG_BYTES: u64 = 256;
-/// Number of kinds of interrupts in VFIO: INTx, MSI, MSI-X, error, request. The device has none.
+/// Number of kinds of interrupts in VFIO: INTx, MSI, MSI-X, error, request. The device has no interrupts.
 const IRQS: u32 = 5;
 
 const DEVICE_RESETS: u32 = 1;

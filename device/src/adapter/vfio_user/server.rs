@@ -84,7 +84,7 @@ impl Server {
         self.has_served && self.client.is_none()
     }
 
-    /// Takes leave of a client that has ended, and waits a moment for a new one.
+    /// Takes leave of a client that has ended, and waits a moment for a new client.
     ///
     /// # Errors
     /// If no connection can be accepted or served. The error is `TimedOut` if a connection does not end,

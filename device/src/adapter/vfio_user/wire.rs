@@ -98,7 +98,7 @@ pub(super) struct Access {
 /// Fault in a client's bytes that ends the connection, because the next message cannot be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Broken {
-    /// A message of this size, which is below that of the header or above [`MAX_BYTES`].
+    /// A message of this size, which is below the size of the header or above [`MAX_BYTES`].
     Size(u32),
     /// A message with these flags, which is no command.
     Type(u32),

@@ -7,7 +7,7 @@
 use std::ffi::CStr;
 use std::sync::OnceLock;
 
-/// A function of QEMU's, or of a library that QEMU is linked to.
+/// A function of QEMU, or of a library that QEMU is linked to.
 pub(super) struct Symbol {
     name: &'static CStr,
     address: OnceLock<usize>,

@@ -15,7 +15,7 @@
 //! callback       callbacks of observed instructions
 //! translate      which instructions are observed
 //! x86_64         calls and returns of x86-64, and what happens when they run
-//! aarch64        those of AArch64
+//! aarch64        calls and returns of AArch64, and what happens when they run
 //! tracer         a vCPU's shadow stacks at one level, and where their records go
 //! recorder       all vCPUs, and the directory
 //! windows        files of records, mapped

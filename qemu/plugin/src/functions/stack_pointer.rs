@@ -4,9 +4,9 @@
 //! number. QEMU's translated code adds these numbers to a copy of the stack pointer. The copy is valid until
 //! an instruction sets the stack pointer in another way, or until the privilege level changes. After such a
 //! change, the next use of the copy reads the register. If an instruction is repeated after a page fault,
-//! then the code adds the number twice. This does no harm: the kernel handles the fault at another privilege
-//! level, and the change of the level makes the copy invalid. Each level has its own stack pointer, and its
-//! own copy.
+//! then the code adds the number twice. The wrong copy does no harm: the kernel handles the fault at another
+//! privilege level, and the change of the level makes the copy invalid. Each level has its own stack pointer,
+//! and its own copy.
 //!
 //! If several vCPUs share a thread, then the plugin uses no copies, because in QEMU up to 11.1 the code that
 //! adds works only for the first vCPU.
