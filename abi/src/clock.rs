@@ -3,8 +3,8 @@
 //! The raw counter, the source of all timestamps.
 #![allow(unsafe_code)]
 
-/// Reads the raw counter: the TSC on x86-64, the virtual counter on AArch64, `time` on RISC-V. Not ordered
-/// against surrounding memory accesses.
+/// Reads the raw counter: the TSC on x86-64, the virtual counter on AArch64, `time` on RISC-V. The read is
+/// not ordered against surrounding memory accesses.
 #[inline(always)]
 pub fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]

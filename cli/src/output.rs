@@ -1,7 +1,7 @@
 //! Output of the command: text on stdout, messages on stderr.
 //!
 //! `println!` and `eprintln!` panic if the reader is gone or the disk is full. A message that cannot be
-//! written is dropped, because it must not end a program that is being traced.
+//! written is dropped, because a failed write must not end a program that is being traced.
 
 use crate::message;
 use anyhow::{Context, Result};

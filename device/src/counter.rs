@@ -29,10 +29,10 @@ kinds! {
         LeaseZero => "lease_zero",
         /// A store to PCI config space that does not have 1, 2 or 4 bytes, or is not aligned.
         ConfigWidth => "config_width",
-        /// A store to KICK that trapped. Not a fault.
+        /// A store to KICK that trapped. This is no fault.
         KickTrapped => "kick_trapped",
-        /// A pass of the drain loop that was delayed because a KICK came too soon after the last pass. Not a
-        /// fault.
+        /// A pass of the drain loop that was delayed because a KICK came too soon after the last pass. This
+        /// is no fault.
         KickLimited => "kick_limited",
         /// An access to the argument slots or the rings that trapped, because the VMM has not mapped this
         /// memory. Not a fault.

@@ -919,7 +919,7 @@ static inline bool hypertrace_bare_point(struct hypertrace_bare *client,
 
 /*
  * Records an event of the interface of 2016, by one exit. The event has as many arguments as the device was
- * built for; missing arguments are 0. Needs no lease. Does nothing if stores do not trap.
+ * built for; missing arguments are 0. The function needs no lease, and does nothing if stores do not trap.
  */
 static inline void hypertrace_bare_2016(const struct hypertrace_bare_device *device, uint32_t number,
                                         uint64_t arg1, const uint64_t *args, uint32_t count) {

@@ -42,7 +42,7 @@ struct ht_file {
 	struct list_head list;
 	/* The mappings of this file. */
 	struct address_space space;
-	/* Held from the decision on a page to the page's insertion. */
+	/* Lock that is held from the decision on a page to the page's insertion. */
 	struct mutex lock;
 	/*
 	 * True once this file's pages were removed because the device is gone. The fault handler

@@ -77,9 +77,9 @@ struct ht_device {
 	struct ht_client *clients;
 
 	struct miscdevice misc;
-	/* Held while a client is erased. Taken before `lock`. */
+	/* Lock that is held while a client is erased, and that is taken before `lock`. */
 	struct mutex erasing;
-	/* Guards the members below. Taken before a file's lock. */
+	/* Guards the members below. This lock is taken before a file's lock. */
 	struct mutex lock;
 	bool gone;
 	struct list_head files;

@@ -55,7 +55,7 @@ impl Control {
         unsafe { &*self.base.wrapping_add(self.kick).cast::<Kick>() }
     }
 
-    /// Returns the number that was last stored to EMIT. Only for registers that are memory.
+    /// Returns the number that was last stored to EMIT. This function is only for registers that are memory.
     pub(crate) fn emitted(&self, client: u32) -> u32 {
         // SAFETY: as in `store`.
         unsafe { self.client(client, register::EMIT).read_volatile() as u32 }

@@ -91,7 +91,8 @@ impl<'m> ClientMemory<'m> {
     }
 
     /// Returns the memory of a client, given all of BAR 4.
-    // Inlined, because a device calls this for each reference point and needs little of the result.
+    // The function is inlined, because a device calls this for each reference point and needs little of the
+    // result.
     #[inline]
     pub fn of_rings(
         rings: &'m [AtomicU64],

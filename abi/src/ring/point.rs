@@ -60,8 +60,8 @@ impl Producer<'_> {
         slot[2].store(now, Relaxed);
         fields.put(&slot[SLOT_HEADER_WORDS..]);
         // ORDERING: the store to EMIT is a volatile access that must come after these
-        // stores. x86 orders it by itself; this fence does on other CPUs and for
-        // write-combining mappings.
+        // stores. x86 orders the stores by itself; on other CPUs and for write-combining mappings, this fence
+        // orders the stores.
         if self.fenced || !cfg!(target_arch = "x86_64") {
             store_fence();
         }

@@ -242,7 +242,8 @@ impl<'m> Producer<'m> {
     }
 
     /// Emits a record with the time of `clock`, nonzero. Reads the clock again if a signal handler has
-    /// emitted since, so a client's timestamps never go backwards. Never allocates, blocks or formats.
+    /// emitted since, so a client's timestamps never go backwards. An emit never allocates, blocks or
+    /// formats.
     #[inline(always)]
     pub fn emit<S: Site, F: Fields>(
         &self,
@@ -462,7 +463,7 @@ impl<'m> Producer<'m> {
     }
 
     /// Announces the lease at `now` unless the lease record is in the ring already, and publishes losses.
-    /// Called outside of any emit.
+    /// The producer calls this outside of any emit.
     pub fn refresh(&self, now: u64) {
         let state = self.state;
         if state.busy.load(Relaxed) != 0 || !state.is_leased() || self.enter(|| now, None).is_err()

@@ -15,7 +15,7 @@ pub(super) struct Cursor {
     pub(super) position: u64,
     /// Sequence number of the next record. `None` after a resynchronisation, until the next block begins.
     pub(super) sequence: Option<u64>,
-    /// Lower bound of the sequence number, used while `sequence` is `None`. Never decreases.
+    /// Lower bound of the sequence number, used while `sequence` is `None`. The bound never decreases.
     pub(super) assumed: u64,
     pub(super) token: u64,
     pub(super) overwritten: u64,

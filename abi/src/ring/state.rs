@@ -61,7 +61,7 @@ pub struct ProducerState {
     pub(super) schema_len: AtomicU64,
     pub(super) known_len: AtomicU64,
     pub(super) known: [AtomicU32; KNOWN],
-    /// Not `Sync`.
+    /// This member makes the state not `Sync`.
     pub(super) one_thread: PhantomData<Cell<()>>,
 }
 
@@ -158,8 +158,8 @@ impl ProducerState {
         self.token.load(Relaxed)
     }
 
-    /// Returns the number of records written plus events dropped, over all holders of the client. For any
-    /// thread.
+    /// Returns the number of records written plus events dropped, over all holders of the client. Any thread
+    /// may call this.
     pub fn attempted(&self) -> u64 {
         let counts = [&self.sequence, &self.lost_full, &self.lost_busy];
         counts.iter().fold(0, |sum, count| sum.wrapping_add(count.load(Relaxed)))

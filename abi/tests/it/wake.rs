@@ -165,7 +165,7 @@ fn events_that_find_no_room_wake_the_reader_once_a_pause() {
         assert_eq!(common::emit(&producer, now, 0), Emit::Full);
     }
     assert_eq!(bell.calls(), 0);
-    // For ten pauses.
+    // These emits last for ten pauses.
     for now in 1..=10 * (PAUSE + 1) {
         assert_eq!(common::emit(&producer, 1 + PAUSE + now, 0), Emit::Full);
     }

@@ -253,7 +253,7 @@ fn runs_in(dir: &Path) -> Result<Vec<PathBuf>> {
     if runs.is_empty() {
         return refused("neither a session nor a directory of sessions".into());
     }
-    // `compare --run` names the runs of its sides so.
+    // `compare --run` gives the runs of its sides these names.
     let has = |side: &[u8]| {
         let names = runs.iter().filter_map(|run| run.file_name());
         names.into_iter().any(|name| name.as_encoded_bytes().starts_with(side))

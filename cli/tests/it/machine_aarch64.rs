@@ -164,7 +164,7 @@ fn run_guest(
     let options = ["-M", "virt,gic-version=3", "-cpu", "host", "-m", "256M"].map(str::to_owned);
     let options = [&options[..], &FILE.map(str::to_owned)].concat();
     guest.qemu = "/bin/qemu".into();
-    // QEMU finds the guest's files in the machine at the paths that they have here.
+    // QEMU finds the guest's files in the machine at the paths that the files have on this machine.
     let qemu_line = line_of(&guest.command(
         inner.path(),
         &["-accel", "kvm"],

@@ -51,7 +51,8 @@ fn program(test: &str, body: impl FnOnce()) -> Option<TempDir> {
     Some(dir)
 }
 
-/// Returns the events of a session without leases, as `report` shows them. babeltrace2 has to read as many.
+/// Returns the events of a session without leases, as `report` shows them. babeltrace2 has to read as many
+/// events.
 #[track_caller]
 fn events(dir: &Path) -> Vec<Line> {
     let text = run(HYPERTRACE.command(["report", "--json"]).arg(dir)).ok();

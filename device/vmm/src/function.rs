@@ -84,8 +84,8 @@ impl PciFunction {
         self.form.bars(self.device.chip().geometry())
     }
 
-    /// Returns BAR `index` (0 to 5). Returns `None` if there is no such BAR, or if this is the upper half of
-    /// an address.
+    /// Returns BAR `index` (0 to 5). Returns `None` if there is no such BAR, or if `index` stands for the
+    /// upper half of an address.
     pub fn bar(&self, index: usize) -> Option<Bar> {
         self.bars().into_iter().find(|bar| bar.index == index)
     }

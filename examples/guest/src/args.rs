@@ -22,7 +22,7 @@ pub enum Program {
     /// Stores `params[0]` times, each time the next number from 0, to `params[1]` with width
     /// `params[2]`.
     Store,
-    /// Never ends.
+    /// Runs without an end.
     Hang,
     /// Panics.
     Panic,

@@ -19,7 +19,7 @@ impl Message {
     /// Returns the text of a value.
     pub fn of(value: impl fmt::Display) -> Message {
         let mut message = Message { bytes: [0; MESSAGE_BYTES], len: 0, cut: 0 };
-        // If a value cannot be formatted to its end, the message has the text up to there.
+        // If a value cannot be formatted to its end, the message has the text so far.
         let _ = fmt::write(&mut message, format_args!("{value}"));
         message
     }

@@ -86,7 +86,7 @@ pub fn host_has_ended() -> bool {
 
 /// Returns the span during which the host records this process, by W3C's Trace Context: the program's own
 /// tracing can continue that trace. The span's `to_string()` is the value of a `traceparent` header. Looks
-/// for the device if no event has done so.
+/// for the device if no event has looked for it.
 ///
 /// Returns `None` if there is no device, or if the host has no such span. The span is read when this process
 /// opens the device, and stays the same in a VM that is restored from a snapshot later.

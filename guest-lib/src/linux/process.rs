@@ -69,7 +69,7 @@ struct State(ProducerState);
 // `revoke` and functions that read, as a producer allows. All fields are atomic.
 unsafe impl Sync for State {}
 
-/// A channel, and the use of its clients. Never freed.
+/// A channel, and the use of its clients. The value is never freed.
 pub(super) struct Process {
     channel: Channel<'static>,
     place: ChannelLocation,
@@ -116,8 +116,8 @@ fn inherited() -> Option<&'static Process> {
     unsafe { PROCESS.load(Ordering::Acquire).as_ref() }
 }
 
-/// Prepares a process for threads with clients. Called before each channel is opened, so perhaps more than
-/// once.
+/// Prepares a process for threads with clients. The library calls the function before each channel is opened,
+/// so perhaps more than once.
 pub(super) type Prepare = fn() -> Result<(), OpenError>;
 
 /// Reason why an event has no channel.
@@ -461,7 +461,7 @@ impl Process {
     }
 
     /// Puts private memory in the place of all mappings if the address is in one of them; else returns
-    /// `false`. Called in a signal handler, after a failed access.
+    /// `false`. A signal handler calls this after a failed access.
     pub(super) fn replace(&self, address: usize) -> bool {
         let is_here = self.mappings.iter().any(|mapping| mapping.range().contains(&address));
         // Another thread that comes here meanwhile repeats its access until the mappings are replaced.

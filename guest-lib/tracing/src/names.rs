@@ -227,7 +227,7 @@ impl Names {
         self.places.get(usize::from(number))?.get()
     }
 
-    /// Returns a place in the code and its number, or `None` if there are too many.
+    /// Returns a place in the code and its number, or `None` if there are too many places.
     #[inline]
     pub fn find(&self, metadata: &'static Metadata<'static>) -> Option<(u16, &Callsite)> {
         for at in probes(metadata) {
