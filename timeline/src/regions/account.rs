@@ -156,8 +156,8 @@ enum Cpu {
     On,
     Out(Why),
     Woken,
-    /// A switch is missing: after a switch away, the thread had an event of its own, or after being on a CPU,
-    /// the thread had an event on another CPU.
+    /// A switch is missing: either the thread had an event of its own after a switch away, or the thread was
+    /// on a CPU and then had an event on another CPU.
     Unclear,
 }
 

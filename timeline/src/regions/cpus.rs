@@ -4,9 +4,9 @@
 //! threads.
 //!
 //! A thread is ready from a wake-up, or a switch away from the thread, until the next switch to the thread.
-//! The event of this next switch names the CPU. The threads that had the CPU until then are known as far back
-//! as the switches of the CPU form a chain: each switch goes away from the thread to which the previous
-//! switch went.
+//! The event of this next switch names the CPU. Backwards from this event, the switches of the CPU form a
+//! chain as long as each switch goes away from the thread to which the previous switch went. The chain shows
+//! the threads that had the CPU until then.
 //!
 //! The events of all threads may be in another buffer than the events of a session's threads. In this case,
 //! each switch is in both buffers with slightly different times, and the threads of the switch show which two

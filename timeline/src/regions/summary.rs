@@ -40,9 +40,9 @@ pub struct Group {
     pub min_ns: Option<u64>,
     /// Duration that half of the regions do not exceed.
     pub p50_ns: Option<u64>,
-    /// Duration that 90 % do not exceed.
+    /// Duration that 90 % of the regions do not exceed.
     pub p90_ns: Option<u64>,
-    /// Duration that 99 % do not exceed.
+    /// Duration that 99 % of the regions do not exceed.
     pub p99_ns: Option<u64>,
     /// Longest duration.
     pub max_ns: Option<u64>,

@@ -29,8 +29,8 @@ pub(super) struct Tally {
     /// region's index.
     late: BinaryHeap<Reverse<(i64, u32)>>,
     /// Sums at the beginnings of regions that began in time which is proven, in the order of the regions'
-    /// ends. All these regions were open at the end of the proven time. So there are no more entries than
-    /// regions that can be open at once.
+    /// ends. All regions of this list were open at the end of the proven time. So there are no more entries
+    /// than regions that can be open at once.
     begun: VecDeque<(u32, Sums)>,
     /// Last proven intervals, if regions waited for these intervals. `until` is the time up to which
     /// intervals are known.

@@ -61,7 +61,7 @@ fn made(events: &[(u64, u32, Of, u64)], lost: u64) -> Made {
     made_of(EVENTS, events, lost)
 }
 
-/// Makes such a session with these schemas.
+/// Makes a session of a program with two threads, and with these schemas.
 fn made_of(schemas: &str, events: &[(u64, u32, Of, u64)], lost: u64) -> Made {
     let threads = (0..).zip([THREADS[0], THREADS[1], (202, "other")]);
     threads.fold(Made::of_programs(schemas), |made, (client, (tid, name))| {

@@ -1,6 +1,7 @@
 //! Target `functions`: if a function trace is damaged anywhere, then the reader returns an error that names
-//! the file, or ends the part of a task. Damage never makes the trace's sums, a flame graph, a timeline, or a
-//! copy for uftrace panic. Any name of a function can be shown.
+//! the file, or leaves the damaged bytes of a task out and reports them with the file's name. Damage never
+//! makes the trace's sums, a flame graph, a timeline, or a copy for uftrace panic. Any name of a function can
+//! be shown.
 
 use crate::input::Input;
 use crate::reader::{damage_all, files_of, write};

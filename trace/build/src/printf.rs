@@ -4,7 +4,7 @@ use crate::error::{Report, quoted};
 use crate::format::{Format, Unit};
 use crate::types::{CType, Kind};
 
-/// Maximum width of a conversion. A line of text is not much longer.
+/// Maximum width of a conversion. A whole line of text has at most 1,000 bytes.
 pub(crate) const MAX_WIDTH: u32 = 999;
 
 /// A part of a format whose macros are expanded.

@@ -461,7 +461,7 @@ fn in_order(mut samples: Vec<Sample>, unusable: &mut u64) -> Vec<Sample> {
     longest
 }
 
-/// Fills in the next reading of each point, from the client's own records. The first record behind a point is
+/// Fills in the next reading of each point, from the client's own records. The first record after a point is
 /// later than the reply to the point, because the client waits for the reply.
 fn of_client(
     session: &Session,

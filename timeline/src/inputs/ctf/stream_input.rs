@@ -56,8 +56,8 @@ struct StreamInput<'a> {
 #[derive(Clone, Copy, Debug)]
 struct At {
     time: Time,
-    /// Difference between `time` and the earlier time that the record's clock gives. A time is moved if the
-    /// map of a new clock begins before the end of the old clock's map.
+    /// Difference between `time` and the earlier time that the record's clock gives. The reader moves a time
+    /// if the map of a new clock begins before the end of the old clock's map.
     late: u64,
     bound: Within,
 }
@@ -66,7 +66,7 @@ struct At {
 #[derive(Clone, Copy, Debug)]
 enum Within {
     Units(Option<u64>),
-    /// The bound follows from a guest's reading, which the session's clock maps put at this host time.
+    /// The bound follows from a guest's reading. The session's clock maps put this reading at this host time.
     OfReading(i64),
 }
 
