@@ -105,8 +105,7 @@ int ht_point(struct ht_client *client, const struct hypertrace_bare_event *event
 	return done;
 }
 
-/* Waits for the answer of a segment's host for at most a second. The function may
- * sleep. */
+/* Waits for the answer of a segment's host for at most a second. The function may sleep. */
 int ht_wait(const struct ht_client *client, u32 seq)
 {
 	unsigned long until = jiffies + HZ;
