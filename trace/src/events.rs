@@ -7,7 +7,6 @@ mod absent;
 pub mod backend;
 #[cfg(feature = "events")]
 pub(crate) mod fire;
-pub(crate) mod gaps;
 #[cfg(feature = "events")]
 pub(crate) mod line;
 pub mod own;

@@ -12,8 +12,9 @@
 //! dropped  an event of id 0xfffffffffffffffe, one argument: how many
 //! ```
 //!
-//! An argument is a u64, or a string: u32 length, bytes. The file counts dropped events at the place of the
-//! loss. Events are dropped if a ring is full, or if the file cannot be written fast enough.
+//! An argument is a u64, or a string: u32 length, bytes. Events are dropped if a ring is full, if a thread has
+//! no ring, or if the file cannot be written fast enough. After the events of a pass, the file has the number
+//! of events that were dropped since the last pass.
 
 mod ns;
 mod out;
@@ -21,6 +22,7 @@ mod out;
 use crate::ctf::{Folder, HostClock, WriteFailed};
 use crate::events::own;
 use crate::events::{EVENTS, TraceEvent};
+use hypertrace_abi::clock::ticks;
 use hypertrace_abi::record::{Flags, HEADER_WORDS, Header, REFERENCE_PREFIX_WORDS, RESERVED, id};
 use hypertrace_abi::schema::FieldType;
 use ns::Ns;
@@ -92,13 +94,6 @@ struct RecordRange {
     end: u32,
 }
 
-/// Lost events of one thread that the file does not count yet.
-#[derive(Clone, Copy, Default)]
-struct Gap {
-    time: u64,
-    lost: u64,
-}
-
 /// The file, and the records that wait to be written to it.
 pub(crate) struct Simple {
     path: PathBuf,
@@ -120,8 +115,8 @@ pub(crate) struct Simple {
     records: Vec<u8>,
     places: Vec<RecordRange>,
     in_order: bool,
-    /// Events that were lost while `records` was full, by source.
-    gaps: Vec<Gap>,
+    /// Number of dropped events that no record counts yet.
+    untold: u64,
     /// True if the file takes no more bytes in this pass.
     stuck: bool,
     pub recorded: u64,
@@ -172,7 +167,7 @@ impl Simple {
             records: Vec::new(),
             places: Vec::new(),
             in_order: true,
-            gaps: Vec::new(),
+            untold: 0,
             stuck: false,
             recorded: 0,
             dropped: 0,
@@ -207,34 +202,11 @@ impl Simple {
         self.out.unsent().len() + self.records.len()
     }
 
-    /// Counts declared events that a source has lost. The raw time of the last lost event is `raw`.
-    pub fn lost(&mut self, source: u32, raw: u64, lost: u64) {
-        if lost == 0 || !self.window.contains(&raw) {
-            return;
-        }
-        self.dropped = self.dropped.saturating_add(lost);
-        let source = source as usize;
-        if self.gaps.len() <= source {
-            self.gaps.resize(source + 1, Gap::default());
-        }
-        let gap = &mut self.gaps[source];
-        if gap.lost == 0 {
-            gap.time = raw;
-        }
-        gap.lost = gap.lost.saturating_add(lost);
-        if !self.is_full() {
-            self.write_gap(source);
-        }
-    }
-
-    /// Writes the number of a source's lost events. The caller calls this before it writes the source's next
-    /// event.
-    fn write_gap(&mut self, source: usize) {
-        let Some(gap) = self.gaps.get_mut(source).map(std::mem::take) else { return };
-        if gap.lost > 0 {
-            let start = self.begin(DROPPED, gap.time);
-            self.records.extend_from_slice(gap.lost.as_bytes());
-            self.end(start, gap.time);
+    /// Counts events that the session has lost, if the file is on.
+    pub fn lost(&mut self, lost: u64) {
+        if self.is_on() {
+            self.dropped = self.dropped.saturating_add(lost);
+            self.untold = self.untold.saturating_add(lost);
         }
     }
 
@@ -246,7 +218,6 @@ impl Simple {
     /// `schema` returns the text of a dense id.
     pub fn record_packet<'t>(
         &mut self,
-        source: u32,
         mut body: &[u64],
         base: u64,
         schema: impl Fn(u32) -> Option<&'t str>,
@@ -258,7 +229,7 @@ impl Simple {
             body = &body[words..];
             let raw = header.timestamp.wrapping_add(base);
             if self.window.contains(&raw) {
-                self.record_one(source, &header, raw, payload, &schema);
+                self.record_one(&header, raw, payload, &schema);
             }
         }
     }
@@ -266,7 +237,6 @@ impl Simple {
     #[inline]
     fn record_one<'t>(
         &mut self,
-        source: u32,
         header: &Header,
         raw: u64,
         mut payload: &[u64],
@@ -298,7 +268,9 @@ impl Simple {
             // records at once, but later records of other threads may have earlier times.
             self.stuck = self.stuck || self.advance().is_err() || self.is_full();
             if self.stuck {
-                return self.lost(source, raw, 1);
+                self.dropped += 1;
+                self.untold += 1;
+                return;
             }
         }
         match class {
@@ -432,7 +404,12 @@ impl Simple {
 
     /// Sorts the taken records by time, and appends the records to the bytes that wait for a write.
     fn gather(&mut self) {
-        (0..self.gaps.len()).for_each(|source| self.write_gap(source));
+        if self.untold > 0 {
+            let now = ticks();
+            let start = self.begin(DROPPED, now);
+            self.records.extend_from_slice(std::mem::take(&mut self.untold).as_bytes());
+            self.end(start, now);
+        }
         if self.places.is_empty() {
             return;
         }
@@ -487,8 +464,7 @@ impl Simple {
     /// Drops the waiting records, and counts the events of these records as dropped. Returns the number of
     /// lost events that the file does not count.
     pub fn discard_unread(&mut self) -> u64 {
-        (0..self.gaps.len()).for_each(|source| self.write_gap(source));
-        let (mut events, mut counted) = (0, 0u64);
+        let (mut events, mut counted) = (0, std::mem::take(&mut self.untold));
         for mut bytes in [self.out.unsent(), &self.records] {
             while let Some(len) = record_len(bytes).filter(|len| *len <= bytes.len()) {
                 match (word(bytes, 0), word(bytes, 1)) {

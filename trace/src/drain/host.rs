@@ -24,19 +24,11 @@ pub(crate) struct HostConsumer {
     noted: u64,
     /// True if the head has moved since the previous pass.
     has_moved: bool,
-    /// Ticks of the host's raw counter when the head was noted.
-    noted_at: u64,
 }
 
 impl HostConsumer {
     pub fn new(ring: Arc<HostRing>) -> HostConsumer {
-        HostConsumer {
-            ring,
-            state: ConsumerState::default(),
-            noted: 0,
-            has_moved: false,
-            noted_at: 0,
-        }
+        HostConsumer { ring, state: ConsumerState::default(), noted: 0, has_moved: false }
     }
 
     /// Notes the present head of the ring.
@@ -44,7 +36,6 @@ impl HostConsumer {
         let head = self.ring.head();
         self.has_moved = head != self.noted;
         self.noted = head;
-        self.noted_at = ticks();
     }
 
     /// Returns true if the ring has got no record since the pass before the last pass, and no thread is
@@ -53,18 +44,6 @@ impl HostConsumer {
         // The order of the checks matters: if an emit ends after the check of `is_busy`, the emit has moved
         // the head.
         !self.has_moved && !self.ring.is_busy() && self.ring.head() == self.noted
-    }
-
-    /// Calls `gap` with the places and numbers of lost declared events, up to position `end` of the ring.
-    pub fn gaps(&self, end: u64, gap: &mut dyn FnMut(u64, u64)) {
-        // The events that were lost at the noted head came after all records that the drain has taken.
-        self.ring.gaps.take(end, |time, lost| gap(time.min(self.noted_at), lost));
-    }
-
-    /// At the session's end, calls `gap` in the same way with all remaining losses.
-    pub fn last_gaps(&self, end: u64, gap: &mut dyn FnMut(u64, u64)) {
-        self.gaps(end, gap);
-        gap(self.noted_at, self.ring.gaps.take_all());
     }
 
     /// Returns a consumer of the ring up to the noted head.

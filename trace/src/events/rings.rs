@@ -5,7 +5,6 @@
 //! ring, and one consumer, the drain loop. A host ring has the layout of a client's ring.
 #![allow(unsafe_code)] // one lifetime, see `Claim`; one pointer, see `HELD`
 
-use super::gaps::Gaps;
 use super::registry;
 use hypertrace_abi::atomic::{AtomicU64, Ordering};
 use hypertrace_abi::clock::ticks;
@@ -35,8 +34,6 @@ pub(crate) struct HostRing {
     claimed: AtomicBool,
     /// Minimum length of a pause in ticks: the first event after such a pause wakes the drain loop.
     pause: u64,
-    /// The declared events that were lost because the ring had no room.
-    pub gaps: Gaps,
     waker: Arc<Waker>,
 }
 
@@ -92,7 +89,6 @@ impl HostRing {
             state: ProducerState::new(),
             claimed: AtomicBool::new(false),
             pause,
-            gaps: Gaps::default(),
             waker: Arc::clone(waker),
         })
     }
@@ -160,15 +156,6 @@ impl Claim {
         ring.waker.wake();
         Some(Claim { session, producer, ring })
     }
-
-    /// Counts a declared event that was not recorded.
-    #[cold]
-    #[inline(never)]
-    fn lost(&self) {
-        // The load returns the thread's own last store, so it cannot return an older value.
-        let head = self.ring.area[guest_page::HEAD].load(Ordering::Relaxed);
-        self.ring.gaps.lost(head, ticks());
-    }
 }
 
 impl Drop for Claim {
@@ -213,36 +200,21 @@ thread_local! {
     static DENIED: RefCell<Option<Arc<Unattached>>> = const { RefCell::new(None) };
 }
 
-/// A session's counts of lost events that belong to no stream.
+/// A session's ledger of lost events that belong to no stream: the number of events of the VMM's threads that
+/// found no ring, and of processes that hold no client.
 #[derive(Debug, Default)]
-pub(crate) struct Unattached {
-    /// Number of events of the VMM's threads that found no ring, and of processes that hold no client.
-    events: StdAtomicU64,
-    /// Number of lost declared events of the VMM's threads that the simple backend's file does not count yet.
-    declared: StdAtomicU64,
-}
+pub(crate) struct Unattached(StdAtomicU64);
 
 impl Unattached {
     /// Returns the number of all lost events that belong to no stream.
     pub fn events(&self) -> u64 {
-        self.events.load(Ordering::Relaxed).min(MAX_LOST)
+        self.0.load(Ordering::Relaxed).min(MAX_LOST)
     }
 
-    /// Returns the number of declared events that were lost since the last call.
-    pub fn take_declared(&self) -> u64 {
-        self.declared.swap(0, Ordering::Relaxed)
-    }
-
-    /// Counts events of processes that hold no client.
+    /// Counts more events.
     pub fn add(&self, events: u64) {
         let sum = |sum: u64| Some(sum.saturating_add(events).min(MAX_LOST));
-        let _ = self.events.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
-    }
-
-    /// Counts an event of a thread that found no ring.
-    fn count(&self, declared: bool) {
-        self.events.fetch_add(1, Ordering::Relaxed);
-        self.declared.fetch_add(declared.into(), Ordering::Relaxed);
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
     }
 }
 
@@ -345,11 +317,7 @@ pub fn emit<S: Site, F: Fields>(site: S, fields: F) -> Emit {
     }
     // SAFETY: as in `held`.
     let claim = unsafe { &*claim };
-    let emitted = claim.producer.emit((site, fields), ticks);
-    if emitted != Emit::Recorded {
-        claim.lost();
-    }
-    emitted
+    claim.producer.emit((site, fields), ticks)
 }
 
 /// Records a thread's first event.
@@ -361,7 +329,7 @@ fn emit_first<S: Site, F: Fields>(site: S, fields: F) -> Emit {
     if rings.is_null() {
         let denied = |ledger: &RefCell<Option<Arc<Unattached>>>| {
             // The cell is borrowed if this code runs in a signal handler that interrupted an attach.
-            ledger.try_borrow().ok()?.as_ref()?.count(true);
+            ledger.try_borrow().ok()?.as_ref()?.add(1);
             Some(())
         };
         if DENIED.try_with(denied).ok().flatten().is_none() {
@@ -371,7 +339,7 @@ fn emit_first<S: Site, F: Fields>(site: S, fields: F) -> Emit {
     }
     // SAFETY: `install` stored a pointer to rings that are never freed.
     let rings = unsafe { &*rings };
-    rings.record(ticks, |producer| producer.emit((site, fields), ticks), true)
+    rings.emit(site, fields)
 }
 
 /// Claims a ring of the default session for the calling thread. Returns `false` if no ring is free, or if
@@ -456,7 +424,7 @@ impl HostRings {
     /// Records an event on the calling thread's ring in this pool.
     #[inline]
     pub fn emit<S: Site, F: Fields>(&self, site: S, fields: F) -> Emit {
-        self.record(ticks, |producer| producer.emit((site, fields), ticks), false)
+        self.record(ticks, |producer| producer.emit((site, fields), ticks))
     }
 
     /// Calls `emit` with the calling thread's ring. At the first call, claims a ring with `now` as the time
@@ -474,28 +442,17 @@ impl HostRings {
         held(|claim| emit(&claim.producer))
     }
 
-    /// Records one event: calls `emit` as `with` does. If a declared event is lost, notes the place of the
-    /// loss.
+    /// Records one event: calls `emit` as `with` does. Counts the event as lost if the thread gets no ring.
     #[inline]
     pub fn record(
         &self,
         now: impl FnOnce() -> u64,
         emit: impl FnOnce(&Producer<'_>) -> Emit,
-        declared: bool,
     ) -> Emit {
-        match self.with(now, emit) {
-            Some(Emit::Recorded) => Emit::Recorded,
-            Some(why) => {
-                if declared {
-                    held(Claim::lost);
-                }
-                why
-            }
-            None => {
-                self.unattached.count(declared);
-                Emit::Unleased
-            }
-        }
+        self.with(now, emit).unwrap_or_else(|| {
+            self.unattached.add(1);
+            Emit::Unleased
+        })
     }
 
     #[cold]

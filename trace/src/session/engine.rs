@@ -194,8 +194,7 @@ impl Engine {
                 drained = self.account(whose, result);
             }
         }
-        self.note_gaps(HostConsumer::gaps);
-        self.simple.end_pass(&self.state.clocks.host, &mut self.state.failures);
+        self.simple.end_pass(&mut self.state);
         if self.recorder.as_ref().is_some_and(|recorder| recorder.taking) {
             self.end_snapshot();
         }
@@ -417,7 +416,7 @@ impl Engine {
         self.state.trace.block_until_drained();
         self.begin_pass();
         if let Err(failed) = self.finish_streams() {
-            self.simple.end_pass(&self.state.clocks.host, &mut self.state.failures);
+            self.simple.end_pass(&mut self.state);
             return Err(failed);
         }
         self.close();
@@ -461,8 +460,7 @@ impl Engine {
     /// Closes all files of events. Nothing is recorded afterwards.
     fn close(&mut self) {
         self.finished = true;
-        self.note_gaps(HostConsumer::last_gaps);
-        self.simple.close(&mut self.state.failures);
+        self.simple.close(&mut self.state);
         self.close_all();
     }
 
@@ -472,17 +470,6 @@ impl Engine {
             while let Drained { more: true, words: 1.. } = self.drain_host(i)? {}
         }
         self.write_all_counters()
-    }
-
-    /// Notes the declared events that the host rings lost, in the simple backend's file.
-    fn note_gaps(&mut self, gaps: impl Fn(&HostConsumer, u64, &mut dyn FnMut(u64, u64))) {
-        let Engine { state, simple, hosts, .. } = self;
-        for (consumer, source) in hosts.iter() {
-            let end = source.next.position;
-            gaps(consumer, end, &mut |time, more| simple.lost(source.number, time, more));
-        }
-        // The threads without a ring count as one more source.
-        simple.lost(hosts.len() as u32, ticks(), state.unattached.take_declared());
     }
 }
 
@@ -496,7 +483,7 @@ fn run(
     let Some(recorder) = recorder else {
         let drained = turn.drain()?;
         if drained.words > 0 {
-            simple.take(turn.source, turn.state);
+            simple.take(turn.source.domain, turn.state);
         }
         return Ok(drained);
     };

@@ -2,8 +2,8 @@
 //! host rings.
 
 use crate::ctf::{Domain, Folder, HOST_CLOCK, HostClock, WriteFailed};
+use crate::drain::TraceState;
 use crate::drain::stats::{Failures, SIMPLE};
-use crate::drain::{Source, TraceState};
 use crate::simple::Simple;
 use hypertrace_abi::clock::ticks;
 use std::fmt;
@@ -20,6 +20,8 @@ const END_PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(crate) struct SimpleFile {
     pub file: Option<Simple>,
+    /// Number of events that the session had lost without a guest's client at the last look.
+    lost: u64,
 }
 
 impl SimpleFile {
@@ -44,7 +46,7 @@ impl SimpleFile {
         if let Some(mut old) = self.file.take() {
             let (left, closed) =
                 if same { (old.discard_unread(), Ok(())) } else { old.close(SWITCH_PATIENCE) };
-            new.lost(0, now, left);
+            new.lost(left);
             failures.note(SIMPLE, closed);
         }
         self.file = Some(new);
@@ -52,36 +54,41 @@ impl SimpleFile {
     }
 
     /// Closes the file, at the session's end.
-    pub fn close(&mut self, failures: &mut Failures) {
+    pub fn close(&mut self, state: &mut TraceState) {
+        self.note_losses(state);
         if let Some(file) = &mut self.file {
             let (_, closed) = file.close(END_PATIENCE);
-            failures.note(SIMPLE, closed);
+            state.failures.note(SIMPLE, closed);
         }
     }
 
-    /// If the source's domain is the host, records the events of the packet that the source's turn has
-    /// committed.
-    pub fn take(&mut self, source: &Source, state: &TraceState) {
-        if source.domain == Domain::Host
+    /// Records the events of a packet of this domain, which a source's turn has committed. The file has only
+    /// events of the host.
+    pub fn take(&mut self, domain: Domain, state: &TraceState) {
+        if domain == Domain::Host
             && let Some(file) = &mut self.file
         {
             let base = state.clocks.base(HOST_CLOCK);
-            let schema = |dense| state.classes.text(dense);
-            file.record_packet(source.number, state.buffer.events(), base, schema);
+            file.record_packet(state.buffer.events(), base, |dense| state.classes.text(dense));
         }
     }
 
     /// Writes the records of a pass.
-    pub fn end_pass(&mut self, clock: &HostClock, failures: &mut Failures) {
+    pub fn end_pass(&mut self, state: &mut TraceState) {
+        self.note_losses(state);
         if let Some(file) = &mut self.file {
-            failures.note(SIMPLE, file.pass(clock, ticks()));
+            state.failures.note(SIMPLE, file.pass(&state.clocks.host, ticks()));
         }
     }
 
-    /// Notes the number of declared events that a source has lost. The time of the last lost event is `time`.
-    pub fn lost(&mut self, source: u32, time: u64, lost: u64) {
+    /// Tells the file how many events the session has lost since the last look.
+    fn note_losses(&mut self, state: &TraceState) {
+        let hosts = state.stats.iter().filter(|stats| stats.domain == Domain::Host);
+        let lost = hosts.map(|stats| stats.ledger.lost());
+        let lost = lost.fold(state.unattached.events(), u64::saturating_add);
+        let more = lost.saturating_sub(std::mem::replace(&mut self.lost, lost));
         if let Some(file) = &mut self.file {
-            file.lost(source, time, lost);
+            file.lost(more);
         }
     }
 }

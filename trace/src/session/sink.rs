@@ -38,9 +38,8 @@ impl EventSink for Session {
         // The time is never zero, because a ring stores zero for "no emit under way".
         let now = point.host_time.max(1);
         let prefix = [client.into(), cpu.into(), seq.into(), guest_time];
-        let declared = own::is_wanted();
         let mut flags = Flags::REFERENCE_POINT;
-        flags.set(Flags::GUEST_HYPERTRACE, declared);
+        flags.set(Flags::GUEST_HYPERTRACE, own::is_wanted());
         let emit = self.parts.rings.record(
             || now,
             |producer| {
@@ -50,7 +49,6 @@ impl EventSink for Session {
                     || now,
                 )
             },
-            declared,
         );
         own::reference_point(point);
         self.parts.triggers.point(point);
