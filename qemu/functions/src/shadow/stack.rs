@@ -72,7 +72,7 @@ pub(super) struct Stack {
     pub beyond: u64,
     /// Slot of the last event
     pub last: u64,
-    /// Number of the change of stack by which this stack was last used
+    /// Number of the last change of stack that led to this stack
     pub used: u64,
 }
 

@@ -93,7 +93,8 @@ impl Stacks {
             Some(top) if call.slot < top.slot && self.open.holds(call.slot) => {
                 self.open.stack.last = call.slot;
             }
-            // If a frame has the call's own slot, then the frame's function has ended, too.
+            // If a frame has the call's own slot, then `arrive` ends the frame's function, too, because the
+            // call overwrites its return address.
             _ => self.arrive(call.slot, call.slot.saturating_add(1), time, out),
         }
         self.name(call.at);
@@ -123,12 +124,13 @@ impl Stacks {
         self.fresh = false;
     }
 
-    /// Reports that an instruction runs that is a function's first instruction, or that follows a call that
-    /// has returned. With [`Settings::named_at_start`], a function's first instruction names the function of
-    /// an indirect call.
+    /// Reports that the guest executes a function's first instruction, or the instruction to which a call has
+    /// returned. With [`Settings::named_at_start`], a function's first instruction names the function of an
+    /// indirect call.
     #[inline]
     pub fn begins(&mut self, at: u64) {
-        // If the first event after the call is another event, then the called function is not recorded.
+        // Only the first event after a call can name the called function. If the first event is another
+        // event, then the called function is not recorded.
         let called = self.open.unnamed().filter(|called| self.fresh && called.back != at);
         match called {
             Some(_) => self.open.rename(at),
@@ -344,8 +346,8 @@ impl Stacks {
     }
 
     /// Returns whether the functions of the current stack stay open when the guest changes to a stack in
-    /// `region`: the functions stay open when a program enters the kernel. The program's innermost function
-    /// needs a name, because the function's entry cannot be written later.
+    /// `region`. The functions stay open when a program enters the kernel, unless the program's innermost
+    /// function has no name: the entry of such a function cannot be written later.
     fn stays_open(&self, region: Region) -> bool {
         self.settings.nested
             && self.settings.stacks > 1
@@ -354,8 +356,8 @@ impl Stacks {
             && self.open.top().is_none_or(|top| top.function != UNNAMED)
     }
 
-    /// Returns the program's stack that is open around the kernel's stack, if the slot is on the program's
-    /// stack.
+    /// Returns the program's stack if the program's functions have stayed open around the kernel's functions,
+    /// and the slot is on the program's stack.
     fn outer_of(&self, slot: u64, region: Region) -> Option<usize> {
         let outer = self.open.outer()?;
         let is_on_it = region == self.open.region_of(outer)

@@ -24,8 +24,8 @@ const MAX_READ_TWICE: usize = 12;
 
 impl<'s> Symbol<'s> {
     /// Returns the function's name for people: the name of a C++ or Rust function as the name stands in the
-    /// source, without the hash that Rust adds. Other names are unchanged, and so are names that are damaged
-    /// or too deeply nested. Names are cut to [`MAX_NAME`] bytes.
+    /// source, without the hash that Rust adds. Other names are unchanged. Damaged names and names that are
+    /// too deeply nested are unchanged, too. Names are cut to [`MAX_NAME`] bytes.
     #[must_use]
     pub fn demangled(&self) -> Cow<'s, str> {
         demangled(self.name).map_or(Cow::Borrowed(self.name), Cow::Owned)
@@ -39,7 +39,8 @@ fn demangled(symbol: &str) -> Option<String> {
     // A symbol may have a version: `_ZN1A3getEv@VERSION`.
     let (mangled, version) = symbol.split_at(symbol.find('@').unwrap_or(symbol.len()));
     let mut name = Beginning::default();
-    // If a name is too long, then the error is ignored, and the name's beginning is used.
+    // If a name is too long, then `name` keeps its first bytes and returns an error. The code ignores this
+    // error.
     let result = match rustc_demangle::try_demangle(mangled) {
         Ok(found) => write!(name, "{found:#}"),
         Err(_) => {

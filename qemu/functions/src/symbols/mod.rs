@@ -23,8 +23,8 @@ pub const MAX_SYMBOLS: usize = 16 << 20;
 /// more than 1,000 bytes.
 pub const MAX_NAME: usize = 4096;
 
-/// Maximum size in bytes of a function whose size is unknown. If an address is farther than this behind the
-/// start of such a function, then the address belongs to no function.
+/// Maximum size in bytes of a function whose size is unknown. If an address is farther than this size behind
+/// the start of such a function, then the address belongs to no function.
 pub const MAX_UNSIZED: u64 = 1 << 20;
 
 /// A function's name and range.

@@ -13,7 +13,7 @@ pub struct Source {
     /// Path of the file.
     pub path: PathBuf,
     /// Number to add to all addresses of the file, such as a kernel's random offset or a program's base. For
-    /// an object file, such as a kernel's module, this is the guest's address of the section `.text`.
+    /// an object file, such as a kernel's module, the number is the guest's address of the section `.text`.
     pub offset: u64,
 }
 

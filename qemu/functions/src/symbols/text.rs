@@ -43,8 +43,8 @@ pub(crate) fn read(bytes: &[u8], path: &Path, offset: u64, found: &mut Symbols) 
         );
         return Err(Error::damaged(path, first, why));
     }
-    // One function at address 0 is no reason to refuse the file, because a program's own table may have such
-    // a function.
+    // One function at address 0 is no reason to refuse the file, because a program's own symbols may contain
+    // such a function.
     if hidden > 1 && found.entries.iter().all(|(address, ..)| *address == offset & ADDRESS_MASK) {
         let why = "all addresses are 0: copy /proc/kallsyms as root, with kernel.kptr_restrict=0";
         return Err(Error::unsuitable(path, why));

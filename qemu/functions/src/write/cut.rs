@@ -14,7 +14,8 @@ use super::WINDOW;
 use crate::record::{Malformed, Record, SIZE};
 use crate::{Error, Result, file};
 
-/// Maximum number of zeros at the end of a file in bytes. A recorder has only two windows mapped at a time.
+/// Maximum number of zeros at the end of a file in bytes. A killed recorder leaves fewer zeros, because a
+/// recorder has only two windows mapped at a time.
 const MAX_ZEROS: u64 = 4 * WINDOW;
 
 /// Number of bytes that are read at a time.

@@ -133,9 +133,9 @@ impl Directory {
     }
 
     /// Takes all whole records from the file `from`. The records become the records of a task that was added
-    /// before. Links the file if the file belongs to this user, needs no cut, and is on a file system that
-    /// can make the link; otherwise copies the records. A file that does not exist has no records. Returns
-    /// the faults of the file in spite of which the records were taken.
+    /// before. Links the file if this user owns the file, the file needs no cut, and the file system can make
+    /// the link; otherwise copies the records. A file that does not exist has no records. Returns the faults
+    /// of the file in spite of which the records were taken.
     ///
     /// # Errors
     /// If `from` is not a file with records, or a file cannot be read or written.

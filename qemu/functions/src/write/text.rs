@@ -77,8 +77,8 @@ pub(super) struct Module {
 /// module without functions.
 pub(super) fn module(name: &str, symbols: &Symbols, most: usize) -> Option<(Module, String)> {
     const PAGE: u64 = 4096;
-    // Maximum size in bytes of a function's two lines without the name, and of the line with the number of
-    // symbols.
+    // Maximum size in bytes of a function's two lines without the function's name, plus the line with the
+    // number of symbols.
     const LINES: usize = 64 + 32;
     let start = symbols.iter().next()?.address & !(PAGE - 1);
     let mut text = String::new();

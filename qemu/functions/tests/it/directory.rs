@@ -285,7 +285,7 @@ fn a_pipe_in_the_place_of_records_is_not_waited_for() {
     let pipe = folder.path().join("100.dat");
     mknodat(CWD, &pipe, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
     assert!(Records::append(&pipe).is_err());
-    // A pipe with a reader is no regular file either.
+    // A pipe that has a reader can be opened for writing, but is not a regular file.
     let _reader = fs::File::options().read(true).write(true).open(&pipe).unwrap();
 
     let error = Records::append(&pipe).unwrap_err();

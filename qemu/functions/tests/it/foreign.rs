@@ -271,7 +271,8 @@ fn a_function_of_a_library_has_its_name() {
     assert_eq!(calls(&trace, &Summary::of(&trace)), named(&[("fork", 1), ("main", 1)]));
 }
 
-/// Returns the records of a call of `outer` in `main`, for a program `moved` bytes behind [`BASE`].
+/// Returns the records of a call of `outer` in `main`, in a program that is loaded `moved` bytes above
+/// [`BASE`].
 fn program(time: u64, moved: u64) -> Vec<u8> {
     [
         record(time, '+', 0, moved + MAIN),

@@ -21,7 +21,7 @@ const FILES: [&str; 7] = [
     "hypertrace.json",
 ];
 
-/// Reads everything. Asserts that all errors blame the files.
+/// Reads everything. Asserts that each error says that the files are bad input.
 fn read(path: &Path) {
     match Trace::open(path) {
         Ok(trace) => {

@@ -30,7 +30,7 @@ fn recursion_is_one_function_at_several_depths() {
 fn a_jump_over_frames_ends_them_with_the_next_call() {
     let mut track = Track::new(Settings::default());
     track.does("call 8 a, call 24 b, call 40 c");
-    // longjmp into a, which calls d.
+    // The guest jumps into a by longjmp, and then a calls d.
     track.does("call 24 d, ret 24, ret 8");
 
     let expected = ["+a@10", " +b@20", "  +c@30", "  -c@40", " -b@40", " +d@40", " -d@50", "-a@60"];
@@ -230,8 +230,8 @@ fn a_function_whose_first_event_is_a_jump_to_a_thunk_keeps_its_name() {
 fn a_function_that_is_written_is_not_renamed_by_a_jump() {
     let mut track = Track::new(Settings::default());
     track.does("call 8 98, call 64 b");
-    // A longjmp has ended b, and a return instruction near the beginning of the outer function serves as a
-    // jump.
+    // The guest has left b by longjmp, and then the outer function jumps by a return instruction near its
+    // beginning.
     track.ret_by(Return { at: 0x99, slot: Some(KERNEL - 16), value: Some(0x2000) });
     track.ret(KERNEL - 8);
 
@@ -308,7 +308,7 @@ fn without_slots_of_returns_the_next_call_corrects() {
     let mut track = Track::new(Settings::default());
     let back = Return { at: 0x98, slot: None, value: None };
     track.does("call 8 a, call 24 b, call 40 c");
-    // longjmp into a, whose return ends c.
+    // longjmp jumps into a by a return instruction, and this return ends c.
     track.ret_by(back);
     track.call(KERNEL - 24, 0xd);
     track.ret_by(back);

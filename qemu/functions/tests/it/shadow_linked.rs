@@ -172,7 +172,8 @@ fn a_switch_of_the_stack_by_a_function_of_another_ends_both() {
     let mut track = track();
     track.enter(STACK, 0xa);
     for _ in 0..3 * MAX_FRAMES {
-        // swapcontext, which keeps its return address elsewhere, and setcontext
+        // The guest calls swapcontext, which keeps its return address outside of the stack, and then
+        // setcontext.
         track.link(0xb);
         track.link(0xc);
         track.set_stack_pointer();

@@ -34,8 +34,8 @@ fn an_observed_function_is_named_where_it_begins() {
 #[test]
 fn other_functions_by_a_pointer_are_not_recorded() {
     let mut track = track();
-    // The function that is called by a pointer is not observed. This function calls an observed function, and
-    // its own return is not seen.
+    // The guest calls a function by a pointer. The plugin does not observe this function or its return, but
+    // the function calls an observed function.
     call_by_pointer(&mut track, KERNEL - 8, 0x30);
     track.does("call 24 b0, ret 24");
     call_by_pointer(&mut track, KERNEL - 8, 0x35);

@@ -1,6 +1,6 @@
 //! The floor of the benchmark: a plugin that QEMU calls back after marked stores, as QEMU calls hypertrace's
-//! plugin back. For each marked store, the plugin reads the counter and stores 32 bytes. Nothing that does
-//! less can be called recording.
+//! plugin back. For each marked store, the plugin reads the counter and stores 32 bytes. A plugin that does
+//! less than this does not record the stores.
 //!
 //! The plugin is for x86-64 guests with one thread, and for API 1 to 6. The code is unsafe because QEMU calls
 //! the plugin from C.

@@ -70,7 +70,8 @@ impl Block {
         // SAFETY: `new`'s promise.
         let count = unsafe { qemu_plugin_tb_n_insns(self.0) };
         (0..count).map(|index| Instruction {
-            // SAFETY: as above; `index` is less than the number of instructions.
+            // SAFETY: the caller of `new` has promised that the block is valid, and `index` is less than the
+            // number of instructions.
             insn: unsafe { qemu_plugin_tb_get_insn(self.0, index) },
             block: PhantomData,
         })
@@ -90,7 +91,8 @@ const LONGEST: usize = 16;
 impl Instruction<'_> {
     /// Returns the instruction's size in bytes.
     pub fn size(&self) -> usize {
-        // SAFETY: the instruction's block lives, here and below.
+        // SAFETY: the instruction is valid, because its block lives as long as `self`. The methods below rely
+        // on this, too.
         unsafe { qemu_plugin_insn_size(self.insn) }
     }
 
@@ -145,8 +147,8 @@ impl Instruction<'_> {
     /// makes.
     pub fn on_access(&self, accesses: Accesses, reads: Reads, callback: AccessCallback, word: u64) {
         let word = word as *mut c_void;
-        // SAFETY: as above; for QEMU, the word is only a number, and only the callback uses the word as a
-        // pointer.
+        // SAFETY: the instruction is valid, as in `size`. For QEMU, the word is only a number; only the
+        // callback uses the word as a pointer.
         unsafe { qemu_plugin_register_vcpu_mem_cb(self.insn, callback, reads, accesses, word) };
     }
 

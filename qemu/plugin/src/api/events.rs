@@ -26,7 +26,7 @@ pub trait Events: 'static {
     fn vcpu_idle(_vcpu: c_uint) {}
     /// This vCPU continues after it had nothing to do.
     fn vcpu_resumed(_vcpu: c_uint) {}
-    /// This vCPU ends. QEMU calls this on the vCPU's thread.
+    /// This vCPU ends. QEMU calls this function on the vCPU's thread.
     fn vcpu_ended(_vcpu: c_uint) {}
     /// QEMU drops all translated blocks, with their callbacks. No vCPU runs.
     fn flushed() {}

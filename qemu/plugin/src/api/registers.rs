@@ -33,7 +33,7 @@ static BYTES_NEW: Symbol = Symbol::new(c"g_byte_array_new");
 static BYTES_FREE: Symbol = Symbol::new(c"g_byte_array_free");
 static BYTES_SET_SIZE: Symbol = Symbol::new(c"g_byte_array_set_size");
 
-/// Registers of a vCPU, by name. Only the thread of that vCPU may use them.
+/// Registers of a vCPU, by name. Only the thread that runs the vCPU may use the vCPU's registers.
 #[derive(Debug)]
 pub struct Registers {
     all: Vec<(String, Register)>,
@@ -99,8 +99,9 @@ impl Registers {
     /// ordinary instructions do not change, have their right values.
     pub fn read(&mut self, register: Register) -> Option<u64> {
         let (read, set_size) = (READ_REGISTER.find()?, BYTES_SET_SIZE.find()?);
-        // SAFETY: as in `list`. The type of `read`'s result differs between versions, and the result is not
-        // used. `read` appends the value to the buffer, and `set_size` has emptied the buffer before.
+        // SAFETY: the functions have these types, as in `list`. The type of `read`'s result differs between
+        // versions, and the result is not used. `read` appends the value to the buffer, and `set_size` has
+        // emptied the buffer before.
         unsafe {
             let set_size: extern "C" fn(*mut c_void, c_uint) -> *mut c_void = transmute(set_size);
             let read: extern "C" fn(*mut c_void, *mut c_void) = transmute(read);
@@ -122,7 +123,7 @@ impl Registers {
 impl Drop for Registers {
     fn drop(&mut self) {
         let Some(free) = BYTES_FREE.find() else { return };
-        // SAFETY: as in `list`; the buffer is not used again.
+        // SAFETY: the function has this type, as in `list`, and the buffer is not used again.
         unsafe {
             let free: extern "C" fn(*mut c_void, c_uint) -> *mut u8 = transmute(free);
             free(self.buffer, 1);

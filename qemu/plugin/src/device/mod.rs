@@ -87,8 +87,8 @@ pub(crate) fn is_in_environment() -> bool {
     std::env::var_os(ENVIRONMENT).is_some_and(|path| !path.is_empty())
 }
 
-/// Prepares the device in QEMU's user mode, with the options of the command line. [`Device`] has its
-/// callbacks.
+/// Prepares the device in QEMU's user mode, with the options of the command line. The callbacks of the device
+/// are those of [`Device`].
 pub(crate) fn install(qemu: &Qemu, target: Target, options: &[&[u8]]) -> Result<(), DeviceError> {
     if qemu.is_machine {
         return Err(DeviceError::Machine(qemu.target.clone()));

@@ -28,7 +28,8 @@ const VCPUS: usize = 4096;
 const CLIENTS: usize = 1024;
 /// Number of mappings of the segment that a vCPU remembers.
 const RANGES: usize = 4;
-/// Minimum time between two failed attempts, in ticks of the counter. The time is tens of milliseconds.
+/// Minimum time in ticks of the counter between a failed attempt to find an address, or to claim a relay, and
+/// the next attempt. The time is tens of milliseconds.
 const PAUSE: u64 = 1 << 26;
 
 static TABLE: [AtomicPtr<Entry>; VCPUS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; VCPUS];
@@ -59,7 +60,7 @@ pub struct Vcpu {
     /// Time in ticks of the last search for an address that found nothing.
     missed: u64,
     relay: Option<Relay>,
-    /// Time in ticks at which no relay was free.
+    /// Time in ticks at which an attempt to claim a relay found no free relay.
     refused: u64,
     state: &'static ProducerState,
 }
@@ -262,7 +263,7 @@ pub fn recorded() -> u64 {
 }
 
 /// Forgets all relays and locks in a forked child, because the relays and locks belong to the parent. The
-/// child's only thread calls this.
+/// child's only thread calls this function.
 pub fn forget_all(segment: &Attached) {
     segment.lock.reopen();
     for entry in &TABLE {
@@ -277,7 +278,7 @@ pub fn forget_all(segment: &Attached) {
 /// guest's mapping.
 #[inline(always)]
 pub fn stored_at(address: u64) -> u64 {
-    // SAFETY: the address is aligned, as registers are, and the guest's store to the address is done; the
-    // rest is as in `store::emit`.
+    // SAFETY: the address is aligned, as registers are, and the guest's store to the address is done. The
+    // page is mapped, as `store::emit` explains.
     unsafe { (*(address as *const AtomicU64)).load(Relaxed) }
 }

@@ -42,7 +42,7 @@ pub fn observe(instruction: &Instruction<'_>, event: Event, site: &Site, recorde
             Event::Return => executed(Reads::Registers, returned_at_slot),
             Event::StackPointerSet => executed(Reads::Nothing, moves),
             Event::StackPointerLost => executed(Reads::Nothing, loses),
-            // All other events are shared by both architectures, or are not observed on AArch64.
+            // `observe_jump` observes jumps. All other events are not observed on AArch64.
             _ => {}
         }
         return;
@@ -106,8 +106,8 @@ fn ret(site: &Site, slot: Option<u64>, tracer: &Tracer) -> Return {
 }
 
 extern "C" fn called(vcpu: c_uint, word: *mut c_void) {
-    // SAFETY: `observe` has given the word, and QEMU calls this on the thread that runs the vCPU, here and
-    // below.
+    // SAFETY: `observe` has registered this word, and QEMU calls this function on the thread that runs the
+    // vCPU. Both hold for the functions below, too.
     unsafe {
         at(vcpu, word, |site, tracer, now| {
             if let Some(slot) = slot(vcpu, site.level, tracer) {

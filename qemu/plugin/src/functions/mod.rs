@@ -58,7 +58,7 @@ use std::sync::atomic::{
 
 /// Recorder of this process, set before the first callback, and null in a child process.
 static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(null_mut());
-/// Recorder of this process. In a child process, this is the parent's recorder.
+/// Recorder of this process or, in a child process, the parent's recorder.
 static OF_PARENTS: AtomicPtr<Recorder> = AtomicPtr::new(null_mut());
 
 thread_local! {

@@ -228,9 +228,9 @@ impl Recorder {
             say(format_args!("hypertrace plugin: {}", with_causes(&why)));
             // If a file cannot be removed, then the next use of the directory reports that file.
             let _ = lock(&self.directory).discard();
-            // SAFETY: `_exit` ends the process at once. An error at installation ends the process, too, and
-            // no code of the program has run yet. QEMU's own exit is not used, because QEMU would call this
-            // plugin again.
+            // SAFETY: `_exit` ends the process at once. QEMU ends the process after an error at installation,
+            // too, and no code of the program has run yet. QEMU's own exit is not used, because QEMU would
+            // call this plugin again.
             unsafe { libc::_exit(1) }
         })
     }
@@ -248,7 +248,7 @@ impl Recorder {
         }
     }
 
-    /// Finds out the difference between QEMU's addresses and a program's.
+    /// Finds out how much QEMU's addresses differ from the program's addresses.
     pub fn find_guest_base(&self, of: &Instruction<'_>) {
         if !self.is_machine
             && self.guest_base.get().is_none()
@@ -258,7 +258,7 @@ impl Recorder {
         }
     }
 
-    /// Returns the difference between QEMU's addresses and a program's.
+    /// Returns how much QEMU's addresses differ from the program's addresses.
     #[inline]
     pub fn guest_base(&self) -> Option<u64> {
         self.guest_base.get().copied()
@@ -360,8 +360,8 @@ impl Recorder {
         self.left_out.fetch_add(1, Relaxed);
     }
 
-    /// Returns the time of an event. First resumes recording if a region is open, or pauses recording if no
-    /// region is open.
+    /// Returns the time of an event. Before that, resumes recording if a region is open, or pauses recording
+    /// if no region is open.
     #[inline]
     fn time(&self, tracer: &mut Tracer) -> u64 {
         if let Some(region) = &self.region {
@@ -456,8 +456,8 @@ impl Recorder {
         totals.left_out = self.left_out.load(Relaxed);
         totals.not_observed = lock(&self.sites).left_out();
         let failure = lock(&self.keeper).take().and_then(Keeper::end);
-        // If no record was lost, then the failure is not reported, because no track needed the window that
-        // could not be made.
+        // If no record was lost, then the failure is not reported: a window could not be made, but no track
+        // needed the window.
         let failure = failure.filter(|_| totals.lost > 0);
         totals.failure = failure.map(|failure| match failure.source {
             Some(source) => format!("{}: {source}", failure.path.display()),
@@ -465,8 +465,8 @@ impl Recorder {
         });
         let directory = lock(&self.directory);
         let mut ends = vec![cut(directory.path()).map(|_| ())];
-        // These records are appended even if the files are then larger than the limit, because a reader has
-        // to know of the gap.
+        // The missing records are appended even if the files are then larger than the limit, because a reader
+        // has to know of the gap.
         for (tid, rest) in rests {
             let appended = directory.append(tid).and_then(|mut file| {
                 rest.iter().try_for_each(|record| file.write(*record))?;

@@ -21,7 +21,7 @@ use std::cell::RefCell;
 use std::ffi::c_uint;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Number of uses of the copy from one comparison with the register to the next.
+/// Number of uses of the copy between two comparisons of the copy with the register.
 const CHECKED: u32 = 64;
 
 thread_local! {

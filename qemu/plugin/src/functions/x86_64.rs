@@ -29,7 +29,7 @@ pub fn observe(instruction: &Instruction<'_>, event: Event, site: &Site, recorde
             instruction.on_access(Accesses::Loads, Reads::Nothing, returned, word)
         }
         Event::Return => instruction.on_execution(Reads::Nothing, returns, word),
-        // All other events are shared by both architectures, or do not exist on x86-64.
+        // `observe_jump` observes jumps. All other events do not exist on x86-64.
         _ => {}
     }
 }
