@@ -22,7 +22,7 @@ struct work {
 
 static void *run(void *argument) {
     const struct work *work = (const struct work *)argument;
-    /* The interface asks for this call in QEMU's user mode. */
+    /* In QEMU's user mode, a program of this interface has to make this call. */
     if (qemu_hypertrace_init(work->base) != 0) {
         perror("qemu_hypertrace_init");
         abort();

@@ -1,5 +1,5 @@
 /*
- * Functions that emit events, in a region that a function trace can be limited to:
+ * A program whose functions emit events, in a region to which a function trace can be limited:
  *
  *     steps TIMES
  */

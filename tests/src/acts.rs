@@ -65,7 +65,7 @@ fn number() -> impl Strategy<Value = Number> {
     ]
 }
 
-/// Generates offsets of words that both sides use.
+/// Generates offsets of words that both the guest and the host use.
 fn counter() -> impl Strategy<Value = usize> {
     let guest = [
         guest_page::HEAD,

@@ -18,7 +18,7 @@ pub fn program(compiler: &Compiler, folder: &Path) -> PathBuf {
 /// host has answered the points.
 #[track_caller]
 pub fn check(lines: &[Line], client: u32, events: u64, points: u64, are_points: bool) {
-    // Without a VM, the source is a program.
+    // If the bare program runs without a VM, then its source is `program` and not `guest`.
     let sources = [format!("guest/{client} bare"), format!("program/{client} bare")];
     let lines =
         lines.iter().filter(|line| line.event != "lease" && line.event.starts_with("bare_"));

@@ -29,8 +29,8 @@ pub fn target_folder() -> PathBuf {
 
 /// Returns a cargo command that compiles with this compiler, and the folder with the results.
 pub fn cross(rustc: &Path) -> (Command, PathBuf) {
-    // The folder is a separate one, because the compiler is another rustc than the tree's. All machines share
-    // this folder, because they have the same proc macros.
+    // This folder is not the tree's own target folder, because the compiler is another rustc than the tree's.
+    // The builds for all machines share this folder, because they use the same proc macros.
     let folder = target_folder().join("cross");
     let mut cargo = cargo();
     cargo.env("RUSTC", rustc).env("CARGO_TARGET_DIR", &folder);

@@ -77,7 +77,7 @@ pub fn aarch64() -> Option<Compiler> {
     let library = LIBRARY.get_or_init(|| {
         let target = "aarch64-unknown-linux-gnu";
         let (mut cargo, folder) = build::cross(&rustc);
-        // The static library needs no linker.
+        // The build of a static library needs no linker.
         cargo
             .args(["rustc", "--release", "--package", "hypertrace-c", "--crate-type", "staticlib"])
             .args(["--target", target]);

@@ -48,7 +48,7 @@ pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
 }
 
 impl Ran {
-    /// Removes the line of `regions` about missing switches with "none lost" from stderr, because some
+    /// Removes the line about missing switches with "none lost", which `regions` writes to stderr. Some
     /// kernels now and then record no switch back to a thread.
     pub fn beside_missing_switches(self) -> Ran {
         let lines = self.stderr.split_inclusive('\n');

@@ -18,7 +18,7 @@ pub struct Forger<'c> {
     memory: ClientMemory<'c>,
     area: &'c [AtomicU64],
     mask: &'c [AtomicU64],
-    /// Ring position in words of the next [`Forger::word`].
+    /// Position in the ring, in words, to which the next [`Forger::word`] writes.
     pub head: u64,
     /// Next word of the schema log.
     pub logged: u64,

@@ -16,7 +16,7 @@ use hypertrace_trace::{Output, Session, SessionConfig, Summary};
 use hypertrace_vmm::Device;
 use tempfile::TempDir;
 
-/// A session as the sink of a device whose rings have another mode than the session says.
+/// A session that is the sink of a device whose rings have another mode than the session states.
 struct WithMode {
     session: Session,
     ring_mode: RingMode,

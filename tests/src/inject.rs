@@ -189,7 +189,7 @@ impl Faults {
         };
         let fails =
             matches!(answer, Answer::Fail(errno) | Answer::Part(_, Some(errno)) if errno != EINTR);
-        // Other calls are retried at the session's end, and may fail then.
+        // At the session's end, other calls are retried and may fail then, so they do not count as errors.
         if fails && (is(libc::SYS_pwrite64) || is(libc::SYS_renameat) || is(libc::SYS_renameat2)) {
             self.errors.fetch_add(1, Relaxed);
         }

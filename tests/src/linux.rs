@@ -44,9 +44,10 @@ const AARCH64_HOST: Machine = Machine {
     ..AARCH64
 };
 
-/// Beginning of the names of the kernel that most tests use, and of its headers' programs.
+/// First part of the names of the capabilities that belong to the kernel of most tests: `NAME-kernel` is the
+/// kernel, and `NAME-modpost` is a program of the kernel's headers.
 const KERNEL: &str = "linux-guest";
-/// The same names for later kernels, the newest kernel last.
+/// The same parts of names for later kernels, the newest kernel last.
 pub const LATER: [&str; 2] = ["linux-guest-trixie", "linux-guest-backports"];
 const KERNEL_AARCH64: &str = "linux-guest-arm64";
 const QEMU_AARCH64: &str = "linux-guest-arm64-qemu";
@@ -59,7 +60,7 @@ pub struct Linux {
     pub qemu: PathBuf,
     /// The guest's kernel.
     pub kernel: PathBuf,
-    /// Beginning of the names of the capabilities that belong to the kernel.
+    /// First part of the names of the kernel's capabilities.
     pub(crate) name: &'static str,
     machine: &'static Machine,
     busybox: PathBuf,
@@ -148,8 +149,8 @@ impl Linux {
     }
 
     /// Starts a guest of two CPUs with these devices (options of QEMU; its `-append` replaces the kernel's
-    /// command line), whose first process runs the script with these programs in /bin. A program's name with
-    /// a slash is the path of any file.
+    /// command line). The guest's first process runs the script, with these programs in /bin. If a program's
+    /// name has a slash, then the name is the path of any file.
     #[track_caller]
     pub fn start(
         &self,
@@ -216,7 +217,7 @@ impl Linux {
     }
 
     /// Finds a stock QEMU that runs on AArch64, for a machine of [`Linux::find_aarch64_host`]. Returns QEMU's
-    /// files, with their paths in that machine, where the program is /bin/qemu. Reports what is missing.
+    /// files with their paths in this machine; the program is /bin/qemu. Reports what is missing.
     #[track_caller]
     pub fn qemu_aarch64() -> Option<Vec<(String, PathBuf)>> {
         let [qemu, emulator] = [QEMU_AARCH64, "qemu-aarch64"].map(capability::program);
@@ -308,7 +309,8 @@ pub fn static_program(package: &str) -> PathBuf {
 /// Returns the files of a capability's program and of its libraries, with the files' paths in a guest.
 #[track_caller]
 pub fn with_libraries(name: &str, program: &Path) -> Vec<(String, PathBuf)> {
-    // If the program was fetched, `program` is a wrapper that starts this program.
+    // If `cargo xtask` fetched the program, then `program` is a wrapper, and the program itself is in the
+    // folder `root`.
     let fetched = program.parent().unwrap().join("../root/usr/bin").join(name);
     let (program, mut files) = match fetched.is_file() {
         true => (fetched.clone(), fetched_libraries(&fetched)),

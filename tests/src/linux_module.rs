@@ -20,7 +20,7 @@ pub struct Module {
     file: PathBuf,
     /// `hypertrace_test.ko`, which emits through the module.
     test: PathBuf,
-    /// Beginning of the names of the kernel's capabilities.
+    /// First part of the names of the kernel's capabilities.
     name: &'static str,
 }
 

@@ -133,7 +133,8 @@ pub struct Sample {
     pub inside: [u64; 2],
     /// Accounts before and after the region.
     pub around: [Reading; 2],
-    /// Accounts around the part of the region that is of interest: the exit's handler, or the sleep.
+    /// Accounts before and after the part of the region that a test looks at: the exit's handler, or the
+    /// sleep.
     pub part: [Reading; 2],
 }
 

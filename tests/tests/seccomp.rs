@@ -74,7 +74,7 @@ fn the_document_says_which_thread_has_each_list() {
 fn a_thread_that_frees_much_opens_no_file() {
     let freed = thread::spawn(|| {
         allow(&[syscalls::RUNTIME]).unwrap();
-        // These are blocks of an arena; larger blocks would be mapped alone.
+        // The blocks are in an arena; the allocator would map larger blocks one by one.
         drop([0; 64].map(|_: i32| vec![1u8; 32 << 10]));
     });
     freed.join().unwrap();

@@ -27,7 +27,8 @@ pub fn install(qemu: &Qemu, options: &[&[u8]]) -> Result<(), Box<dyn Error>> {
         register::<Device>(qemu);
         return Ok(());
     };
-    // A whole machine has its own device.
+    // In a whole machine, a device model of QEMU takes the place of this device, so the environment is
+    // ignored.
     let has_device = !of_device.is_empty() || !qemu.is_machine && device::is_in_environment();
     // The device is installed first: `functions::install` makes a directory, and the directory would be left
     // over if the device failed afterwards.

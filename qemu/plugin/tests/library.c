@@ -1,4 +1,4 @@
-/* A library, and with PROGRAM a program that calls it: by stubs, by a pointer and in its own code. */
+/* A library. With PROGRAM, the program that calls the library by stubs and by a pointer. */
 #ifdef PROGRAM
 #include <stdio.h>
 

@@ -63,7 +63,7 @@ static void run_children(void)
 }
 
 /* Calls code that this function rewrites before each call. */
-/* In each version of the code, the call and the return come after another number of instructions. */
+/* In each version of the code, a different number of instructions comes before the call and the return. */
 static void run_changing_code(void)
 {
 	unsigned char *code = mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC,
@@ -93,7 +93,7 @@ static void on_its_stack(void)
 	setcontext(&back);
 }
 
-/* Uses more stacks than the plugin remembers at the same time. On each stack, a function never returns. */
+/* Uses more stacks than the plugin remembers at the same time. On each stack, one function never returns. */
 static void run_stacks(void)
 {
 	for (int i = 0; i < 1000; i++) {

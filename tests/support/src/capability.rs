@@ -19,7 +19,8 @@ pub const FILE: &str = "HYPERTRACE_CAPABILITIES";
 /// tests need.
 pub const ABSENT: &str = "HYPERTRACE_ABSENT";
 
-/// Reports that this test used the capability. Call it after the use, not before the attempt.
+/// Reports that this test used the capability. Tests call this function after the use, not before the
+/// attempt.
 pub fn used(name: &str) {
     note("used", name, std::thread::current().name().unwrap_or("?"));
 }

@@ -81,7 +81,7 @@ impl Cpus {
         self.all[cpu].push((time, u32::from(id) | flags << 16, self.running[cpu].0, payload));
     }
 
-    /// Gives a CPU to a thread. The thread before is in this state.
+    /// Gives a CPU to a thread, and puts the previous thread into this state.
     pub fn switch(&mut self, cpu: usize, state: i64, to: Task) -> &mut Cpus {
         let from = self.running[cpu];
         let payload = switch(from, if from.0 == 0 { 0 } else { state }, to);
@@ -200,7 +200,7 @@ impl Cpus {
                 let mut sum = 0;
                 let pages = Page::all_but(events, |number| {
                     let lost = is_lost(name == "cpus", cpu, number);
-                    // Each gap of a made page counts 9.
+                    // Each page with a gap says that 9 events are missing.
                     sum += if lost == Some(Counted(true)) { 9 } else { 0 };
                     lost
                 });

@@ -55,8 +55,8 @@ impl Initramfs {
         self.entries += 1;
         let length = contents.len() as u32;
         let name_length = name.len() as u32 + 1;
-        // The numbers are: number, mode, user, group, links, time, length, four numbers of devices, length of
-        // the name, sum.
+        // The numbers are those of the archive's header: number, mode, user, group, links, time, length, four
+        // numbers of devices, length of the name, sum.
         let numbers = [self.entries, mode, 0, 0, 1, 0, length, 0, 0, 0, 0, name_length, 0];
         self.bytes.extend_from_slice(b"070701");
         for number in numbers {

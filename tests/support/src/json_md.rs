@@ -128,7 +128,7 @@ impl Members {
     }
 }
 
-/// Deserializer of a member, which notes the type for which the member asks.
+/// Deserializer that notes which type a member asks for.
 struct Member<'k> {
     path: String,
     known: &'k mut Schema,

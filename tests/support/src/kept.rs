@@ -75,7 +75,7 @@ impl From<ValueRef<'_>> for Value {
             ValueRef::Bool(v) => Value::Bool(v),
             ValueRef::Hex(v) => Value::Hex(v),
             ValueRef::Str(v) => Value::Str(v.into()),
-            // Numbers of at most 8 bytes fit both types.
+            // All arrays have numbers of at most 8 bytes, so `i64` and `u64` can hold the numbers.
             ValueRef::Array(array) if array.is_signed() => {
                 Value::SignedWords(array.iter().map(|n| n as i64).collect())
             }

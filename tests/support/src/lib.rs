@@ -3,7 +3,8 @@
 //! Code that the tests of several crates share.
 //!
 //! This crate depends on few crates, so that the build of a crate's tests waits for few others.
-// The modules' comments say what the modules are for, and the modules are no interface of a library.
+// Items need no comments, because this crate is no library for users. Each module's comment says what the
+// module is for.
 #![allow(missing_docs, clippy::new_without_default, clippy::should_implement_trait)]
 
 pub mod babeltrace2;

@@ -88,7 +88,7 @@ pub enum Kernel {
     Random,
 }
 
-/// Number of fraction bits of ticks here.
+/// Number of fraction bits of the ticks in this module.
 pub const PART: u32 = 32;
 
 /// Length of a piece of constant rate, ns.
@@ -127,7 +127,8 @@ impl Counter {
             pieces.push((from, ticks, rate));
             ticks += rate * i128::from(STEP);
         }
-        // The counter lacks the ticks from the piece after the jump on, so a stop ends one piece later.
+        // The counter lacks the ticks only from the first piece that begins after the jump, so a stop ends
+        // one piece later.
         let stops = jumps.iter().filter(|(_, by)| *by > 0);
         Counter { pieces, stops: stops.map(|(at, by)| (*at, at + by + STEP)).collect() }
     }
@@ -260,7 +261,8 @@ pub fn machine(kind: Kind, seed: u64, kernel: Kernel) -> Machine {
     let mut trace = TraceDat::new("x86-tsc").option((id, version));
     let mut random = Random(seed);
     let r = &mut random;
-    // As in recordings, there is a point every 0.1 ms or so. The measurement of a rate takes longer.
+    // As in recordings, there is a point every 0.1 ms or so. If the test measures the clock's rate, there are
+    // four times as many points, because the measurement takes longer.
     let points = r.in_range(60, 160) * if kind == Kind::Scaled { 4 } else { 1 };
     let pause = r.in_range(100_000, 500_000);
     let (out, back) = (r.in_range(500, 20_000), r.in_range(500, 20_000));

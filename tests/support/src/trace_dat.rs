@@ -281,7 +281,7 @@ impl Page {
 
     /// Says that events were overwritten before this page, with their number if `stored`.
     pub fn missed(mut self, stored: bool) -> Page {
-        // The kernel's `1 << 31` is negative.
+        // In the kernel, `1 << 31` is a negative number, so all upper bits are set.
         self.flags = u64::MAX << 31 | if stored { 1 << 30 } else { 0 };
         self
     }
@@ -329,8 +329,8 @@ impl Page {
                 has_gap |= is_counted;
                 continue;
             }
-            // A page also has room for its header, the record's header, and a number of lost events at the
-            // end.
+            // Besides its events, a page has room for the page's header, the header of the next record, and
+            // the number of lost events at the end.
             let fits = |page: &Page| page.data.len() + payload.len() + 16 + 16 + 8 <= 4096;
             let gap = std::mem::take(&mut has_gap);
             match pages.pop_if(|page| !gap && fits(page)) {

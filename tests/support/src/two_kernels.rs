@@ -221,7 +221,7 @@ impl World {
     }
 
     /// Lets the thread of the second CPU's vCPU end halts of the first CPU, each in an exit. After this exit,
-    /// an interrupt wakes the thread of the first guest that a timer woke before.
+    /// an interrupt wakes a thread of the first guest that a timer would wake otherwise.
     pub fn wake_across(&mut self) {
         let halts = self.cpus[0].doing.windows(2).filter(|pair| pair[0].1 == Part::Halted);
         let halts = Vec::from_iter(halts.map(|pair| (pair[0].0, pair[1].0)));
@@ -268,9 +268,9 @@ impl World {
         self.threads.iter().position(|thread| thread.sleeps.iter().any(|(_, at, _)| *at == wakes))
     }
 
-    /// Returns the parts of the critical path of `path` that are on the second vCPU's thread. Each part has
-    /// the number of the second guest's thread that ran there, or 0 for no thread, and the time for which the
-    /// host's thread had a CPU.
+    /// Returns what the second vCPU's thread did on the critical path of `path`. Each part has the number of
+    /// the second guest's thread that ran there, or 0 for no thread, and the time for which the host's thread
+    /// had a CPU.
     pub fn across(&self, thread: usize, from: u64, to: u64) -> Vec<(u32, u64)> {
         let mut found = Vec::new();
         for (thread, from, to) in self.path(thread, from, to) {

@@ -80,7 +80,7 @@ impl Vcpu {
         (self.random >> 33) % limit
     }
 
-    /// Lets time pass in a part.
+    /// Lets time pass, and adds the time to a part of the regions' time.
     fn pass(&mut self, part: usize, time: u64) {
         self.now += time;
         if self.is_open {

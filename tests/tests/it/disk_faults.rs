@@ -19,7 +19,7 @@ use hypertrace_trace::SessionConfig;
 
 const CLIENTS: u32 = 3;
 const EVENTS: u64 = 20_000;
-/// Time of a client's share of a pass.
+/// Time that a pass spends on one client.
 const BUDGET: Duration = Duration::from_micros(100);
 /// Numbers of calls of which one call fails, in runs with many faults and in runs with few faults.
 const ONE_OF: [u64; 3] = [4, 20, 100];
@@ -47,7 +47,7 @@ fn guest(host: &Host, index: u32, mut random: Random) -> Emitted {
         if random.below(100) == 0 {
             thread::sleep(Duration::from_micros(random.below(1_000)));
         }
-        // The second half has a new name, so that the descriptions are rewritten.
+        // The events of the second half have a new name, so that the session writes its descriptions again.
         let emit = if n < EVENTS / 2 {
             let (site, fields) = event_type!("early", n, text = "some text");
             client.emit(site, fields)

@@ -133,7 +133,7 @@ fn schemas_without_room_are_counted() {
             }
         }
     });
-    // One schema was written before these 1024.
+    // The guest had written one schema before these 1,024 schemas.
     assert_counted(Fault::SchemaTable, 1, &table);
 }
 

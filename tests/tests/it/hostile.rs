@@ -142,8 +142,8 @@ fn files_are_consistent_when_a_ring_goes_back_under_a_filter() {
     forger.block(0, 1);
     (0..20).for_each(|i| forger.record(ticks(), unwanted, 1, 0, &[i]));
     forger.publish();
-    // Only a part of the records is recorded, because the words before the block of `head` were never
-    // written.
+    // The host records only a part of the records, because the guest has never written the words before the
+    // block of `head`.
     host.chip.drain_all();
     forger.record(ticks(), unwanted, 1, 0, &[20]);
     forger.publish();

@@ -203,7 +203,8 @@ fn guests_continue_over_many_snapshots_and_each_event_is_in_one_session_or_lost(
 }
 
 /// Number of clients whose threads trace while the machine is saved, and maximum size of the state of all
-/// these clients in bytes. A VMM's own limit can be near: Firecracker's limit is 10 MB.
+/// these clients in bytes. The state has to be small, because a VMM may have its own limit: Firecracker's
+/// limit is 10 MB.
 const THREADS: u32 = 16;
 const MAX_STATE: usize = 4 << 20;
 
@@ -261,7 +262,8 @@ fn a_machine_with_sixteen_tracing_threads_has_a_small_state_and_loses_no_event_b
                 })
             })
             .collect();
-        // Each thread has been around its ring, and some threads find the ring full.
+        // When the loop ends, each thread has filled its ring at least once, and some threads find the ring
+        // full.
         let mut vmm = vmm;
         for least in [700, 1400, 2100] {
             while emitted.iter().any(|emitted| emitted.load(Relaxed) < least) {
@@ -452,7 +454,7 @@ const TIME: &str = "HYPERTRACE_RESTORE_TIME";
 /// Exit code of a process whose machine was not paused, because it had ended.
 const ENDED: i32 = 11;
 
-/// Runs a machine in this process. Returns whether its guest has ended.
+/// Runs a machine in this process. Returns whether the machine's guest has ended.
 fn run_machine(out: &Path, from: Option<&Path>, time: Duration) -> bool {
     let saved = from.map(|from| Snapshot::open(from).unwrap());
     let mut machine = match &saved {
@@ -492,7 +494,7 @@ fn run_machine(out: &Path, from: Option<&Path>, time: Duration) -> bool {
     has_ended
 }
 
-/// Runs a machine in another process. Returns whether its guest has ended.
+/// Runs a machine in another process. Returns whether the machine's guest has ended.
 fn run_in_process(test: &str, out: &Path, from: Option<&Path>, time: Duration) -> bool {
     let mut child = child::alone(test);
     child.env(OUT, out).env(TIME, time.as_micros().to_string());
@@ -565,7 +567,8 @@ fn check_machine(outs: &[PathBuf]) {
     }
     for (rounds, requests) in rounds.iter().zip(&requests) {
         assert_eq!(*rounds, (0..POINTS).collect::<Vec<_>>(), "each once, in order");
-        // One of four requests has no number, and four events of each round belong to its regions.
+        // The guest emits four of its events in each round as begins and ends of regions. Of the other
+        // events, one of four is a request without a number.
         let last = EVENTS - 4 * POINTS;
         assert_eq!(*requests, (0..last).filter(|id| id % 4 != 3).collect::<Vec<_>>());
     }

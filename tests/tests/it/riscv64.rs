@@ -1,9 +1,9 @@
-//! The libraries compile for riscv64. No test runs them there.
+//! The libraries compile for riscv64. No test runs the libraries on riscv64.
 
 use hypertrace_tests::{build, capability};
 
-/// Libraries that are compiled. The list lacks trace, log and tracing, with which the test would take three
-/// times as long.
+/// Libraries that are compiled. trace, log and tracing are not in the list, because the test would take three
+/// times as long with them.
 const LIBRARIES: [&str; 3] = ["hypertrace-abi", "hypertrace-device", "hypertrace"];
 
 #[test]

@@ -5,8 +5,8 @@
 //! The session is on a small disk that is emptied slowly. `simple` writes to a pipe that is read slowly.
 //! `log` writes to a stderr that is read slowly; therefore the session is in a child process.
 //! `syslog` writes to a daemon that reads slowly. `ftrace` writes to a private instance. For `sdt`, bpftrace
-//! counts the events. The last four backends delay the emitting threads, so each of these is on for a part of
-//! the rounds.
+//! counts the events. The last four backends delay the emitting threads, so each of the four is on in some
+//! rounds only.
 
 use hypertrace_tests::child;
 use std::fmt::Write;
@@ -66,7 +66,7 @@ struct Row {
 /// Figures that the child process reports.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Figures {
-    /// Rows by backend. The child does not know `recorded` of `log` and `ftrace`.
+    /// Rows by backend. The child does not know the member `recorded` of the rows of `log` and `ftrace`.
     rows: Vec<Row>,
     rounds: usize,
     write_failures: u64,
@@ -193,7 +193,7 @@ struct Emitted {
 struct Kind {
     program: Program,
     backends: Backends,
-    /// Number of events of the program per vCPU.
+    /// Number of events that the program emits on each vCPU.
     events: u64,
 }
 
@@ -274,7 +274,7 @@ impl Soak {
         let vcpus = u64::from(VCPUS);
         let mut args = Args { device: layout::DEVICE, ..Args::new(kind.program) };
         let points = kind.program == Program::ReferencePoints;
-        // The count includes the events that each of these programs emits before it measures.
+        // The count includes the events that a program emits before it begins to measure.
         let count = if points {
             args.reference_points = kind.events;
             vcpus * (kind.events + 1)

@@ -501,7 +501,7 @@ fn a_client_that_goes_on_when_its_vm_is_restored_counts_no_fault() {
     let memory = session.segment().client(LAST).unwrap();
     let state = ProducerState::new();
     let producer = lease(memory, &state, 7, 0);
-    // The ring's position is in the middle of a block, whose header is before it.
+    // The ring's position is in the middle of a block, and the block's header is before the position.
     emit(&producer, 0..10, 0);
     wait_until_taken(memory);
 

@@ -68,7 +68,7 @@ fn a_worker_that_may_not_open_the_channel_shares_nothing_and_says_what_it_lost()
     assert!(ran.stderr.contains("Permission denied"), "{ran:?}");
 }
 
-/// Emits in a child: the first event of a child says that it has no channel.
+/// Emits in a child process. The child's first event reports that the child has no channel.
 fn emit_in_child(segment: &str) {
     let segment = Some(segment.into());
     hypertrace::open(&Options::default().with(|options| options.segment = segment)).unwrap();

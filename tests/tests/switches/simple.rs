@@ -351,7 +351,7 @@ fn a_guests_reference_points_are_guest_hypertrace_while_it_is_on() {
         .iter()
         .map(|args| args.iter().map(Arg::number).collect())
         .collect();
-    // The guest says that it is CPU 0.
+    // The CPU of each event is 0, as the guest has claimed.
     let expected = [[0, 1, 11, 12, 0, 0, 0, 0, 0, 0], [0, 1, 31, 0, 0, 0, 0, 0, 0, 0]];
     assert_eq!(numbers, expected);
 }

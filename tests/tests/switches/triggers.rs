@@ -85,7 +85,8 @@ fn vmm_and_kernel_events_are_on_only_inside_the_guests_region() {
             _ => {}
         }
     }
-    // There are exits to `inside` and to the end, and entries after the begin and `inside`.
+    // In each round, the points `inside` and `measured_end` cause the two exits, and the two entries follow
+    // the points `measured_begin` and `inside`.
     assert_eq!(names, BTreeMap::from([("vcpu_exit", 2 * ROUNDS), ("vcpu_run", 2 * ROUNDS)]));
 
     // The kernel's trace has the same stores.

@@ -51,7 +51,7 @@ fn main() -> io::Result<()> {
         }
     }
     drop(ask);
-    // The worker ends with the last question.
+    // The worker ends when there is no further question.
     let _ = worker.join();
     Ok(())
 }

@@ -129,7 +129,7 @@ pub struct Difference {
     pub points_ns: [Vec<f64>; 2],
 }
 
-/// Differences of the exits for one reason, each until the guest runs again.
+/// Differences of the times that exits for one reason take, each from the exit until the guest runs again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct ExitChange {
     /// Difference of the time in the kernel for these exits.
@@ -198,7 +198,8 @@ impl Comparison {
 /// Returns the number of runs per side that a comparison of `names` names needs to find one changed name;
 /// `None` if there are too many names.
 pub fn runs_needed(names: usize) -> Option<usize> {
-    // With more runs, the least p value does not become smaller.
+    // The search ends at `MAX_EXACT` runs in all, because with more runs, the least p value does not become
+    // smaller.
     (LEAST_RUNS..=MAX_EXACT / 2).find(|runs| can_show([*runs; 2], names))
 }
 

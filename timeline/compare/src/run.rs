@@ -28,7 +28,7 @@ const QUANTILES: u16 = 101;
 /// A run, which is one execution of what is compared.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// Version of this form.
+    /// Version of the form in which this run is stored.
     pub version: u32,
     /// UUID of the session.
     pub session: String,
@@ -223,7 +223,7 @@ mod by_part {
     }
 }
 
-/// Words between the part of a wait and its cause.
+/// In the name of a wait, words between the part and the cause.
 const BY: &str = " by ";
 /// Name for all inner regions whose own names are not kept, because there are too many names. No region has
 /// this name, because names of regions contain no space.

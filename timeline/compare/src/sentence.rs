@@ -6,9 +6,9 @@ use crate::change::{Change, Comparison, Difference, Judged, Verdict, runs_needed
 use hypertrace_timeline::regions::Part;
 use serde::Serialize;
 
-/// Difference, as a part of the first side's time, for which a number of runs is suggested.
+/// The answer suggests how many runs would find a difference of this part of the first side's time.
 const SMALL: f64 = 0.05;
-/// Maximum number of runs a side that is suggested.
+/// Maximum number of runs a side that the answer suggests.
 const MAX_RUNS: f64 = 500.0;
 
 /// A comparison with its answer in words: what `hypertrace compare --json` prints.
@@ -54,8 +54,9 @@ impl Unit {
         Unit { name, ns: per, digits }
     }
 
-    /// Returns the unit for a change: the unit of its larger time. The unit has no more digits than two
-    /// significant digits of the interval's half width need, because further digits would be noise.
+    /// Returns the unit for a change: the unit of its larger time. A time in this unit has no more digits
+    /// than are needed to show two significant digits of the interval's half width, because further digits
+    /// would be noise.
     ///
     /// ```
     /// use hypertrace_compare::Unit;
@@ -183,7 +184,8 @@ fn unseen(d: &Difference) -> String {
     text
 }
 
-/// Formats how much of the first side's time a difference is, with a space behind it, or nothing if that time is 0.
+/// Formats a difference as a percentage of the first side's time, with a space behind the percentage; returns
+/// nothing if the first side's time is 0.
 fn percent(change: &Change) -> String {
     change.relative().map_or(String::new(), |part| format!("{:.1} % ", part.abs() * 100.0))
 }

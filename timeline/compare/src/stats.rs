@@ -60,14 +60,15 @@ pub fn welch(a: &[f64], b: &[f64], confidence: f64) -> Option<Difference> {
 /// four of five comparisons find the difference at 1 %.
 ///
 /// The smallest difference is (t(1 - level/2) + t(power)) times the standard error by Welch, and 0 if all
-/// values of each side are equal. `None` as for [`welch`].
+/// values of each side are equal. Returns `None` in the cases in which [`welch`] returns `None`, and if
+/// `level` or `power` is not between 0 and 1.
 pub fn smallest_difference(a: &[f64], b: &[f64], level: f64, power: f64) -> Option<f64> {
     let errors = Errors::new(a, b)?;
     let quantiles = errors.quantile(1.0 - share(level)? / 2.0)? + errors.quantile(share(power)?)?;
     Some(quantiles * errors.standard_error)
 }
 
-/// Returns a confidence, a level or a power if the number is between 0 and 1.
+/// Returns a confidence, a level or a power if its value is between 0 and 1.
 fn share(share: f64) -> Option<f64> {
     (share > 0.0 && share < 1.0).then_some(share)
 }

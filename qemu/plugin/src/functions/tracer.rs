@@ -89,8 +89,8 @@ impl Tracer {
             stacks.pause(time, &mut |record| track.push(record));
             track.drop_further();
             if !*is_paused {
-                // The stacks return the records that would have been written, so that these records are
-                // counted from now on.
+                // `replay` makes the stacks return records again, so that the track counts the records that
+                // it drops from now on.
                 stacks.replay(time, &mut |_| {});
             }
         }
@@ -171,7 +171,7 @@ impl Tracer {
         self.unproved = self.unproved.min(self.stacks.depth().saturating_sub(1));
     }
 
-    /// Reports a return with a slot. Afterwards, any function around may have ended already.
+    /// Reports a return with a slot. After this event, any function around may have ended already.
     pub fn ret_at_slot(&mut self, ret: &Return, time: u64) {
         self.ret(ret, time);
         self.unproved = self.stacks.depth();

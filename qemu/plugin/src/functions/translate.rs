@@ -136,8 +136,8 @@ fn event(recorder: &Recorder, address: u64, found: &Decoded) -> Option<Event> {
         }
         InstructionKind::Jump if is_inside() => match code.place(found.target?) {
             JumpTarget::Function if !code.is_same(address, found.target?) => Some(Event::Jump),
-            // The jump ends the function, because the plugin does not observe the thunk's or stub's own
-            // instructions.
+            // The plugin does not observe the instructions of the thunk or stub, so the jump ends the
+            // function.
             JumpTarget::Thunk | JumpTarget::Stub if code.is_partial() => Some(Event::Jump),
             JumpTarget::Thunk | JumpTarget::Stub => Some(Event::ThunkJump),
             _ => None,
@@ -164,7 +164,7 @@ fn observe_mark(instruction: &Instruction<'_>, recorder: &Recorder) {
     if recorder.has_values {
         instruction.on_access(Accesses::Stores, Reads::Nothing, stored, 0);
     } else if let Some(base) = instruction.guest_base() {
-        // In QEMU's user mode, the value can be read from memory.
+        // In QEMU's user mode, the callback reads the stored value from memory.
         instruction.on_access(Accesses::Stores, Reads::Nothing, stored_in_memory, base);
     }
 }

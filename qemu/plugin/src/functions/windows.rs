@@ -283,8 +283,8 @@ impl Keeper {
         Ok(track)
     }
 
-    /// Ends the thread. From then on, tracks get no further window. Returns the reason if a window could not
-    /// be made.
+    /// Ends the thread. After the thread's end, tracks get no further window. Returns the reason if a window
+    /// could not be made.
     pub fn end(mut self) -> Option<Failure> {
         self.inner.ends.store(true, Relaxed);
         if let Some(thread) = self.thread.take() {

@@ -72,7 +72,8 @@ extern "C" fn called_here(vcpu: c_uint, _: Access, slot: u64, word: *mut c_void)
 fn is_pushed(next: u64, slot: u64) -> bool {
     let at = match recorder().and_then(Recorder::guest_base) {
         None => return true,
-        // The address is no slot of a stack: a read of 8 bytes might reach into the next page.
+        // The slot of a stack is aligned, so this address is no slot. A read of 8 bytes might also reach into
+        // the next page.
         Some(_) if !slot.is_multiple_of(8) => return false,
         Some(base) => slot.wrapping_add(base) as *const u64,
     };

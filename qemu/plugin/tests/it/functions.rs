@@ -13,7 +13,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
-/// Defines a test for each architecture of functions that take a guest and an empty folder.
+/// Defines tests of functions that take a guest and an empty folder: one test for each function and
+/// architecture.
 macro_rules! tests {
     ($($name:ident)*) => {
         mod x86_64 {
@@ -195,8 +196,7 @@ fn a_jump_to_a_functions_first_byte_is_a_call_of_it(guest: &Guest, folder: &Temp
     assert_eq!((count("tail"), count("leaf")), (printed(&ran, "tail"), printed(&ran, "leaf")));
     let callers = summary.callers(guest.address("leaf"));
     let main = summary.callers(guest.address("tail"));
-    // `leaf` has the caller of `tail`, because `tail` reaches `leaf` by a jump, and so `leaf` takes the place
-    // of `tail`.
+    // `tail` reaches `leaf` by a jump, so `leaf` takes the place of `tail`, and both have the same caller.
     assert_eq!((callers.len(), callers[0].function), (1, main[0].function));
 }
 

@@ -137,7 +137,7 @@ fn entries(trace: &Trace, tid: u32) -> u64 {
     entries
 }
 
-/// Number of records of each track that uftrace prints.
+/// Maximum number of records of each track that uftrace prints in these tests.
 const PRINTED: u64 = 20_000;
 
 /// Copies a directory with the first records of each track.

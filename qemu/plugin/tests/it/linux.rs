@@ -7,8 +7,8 @@ use hypertrace_functions::read::{Summary, Trace};
 use hypertrace_functions::symbols::is_thunk;
 use std::fs;
 
-/// Minimum number of the kernel's functions that a boot reaches only by calls, and that have the right count
-/// in the trace.
+/// Minimum number of the kernel's functions that only calls reach in a boot, and that have the right count in
+/// the trace.
 const FUNCTIONS: usize = 3_000;
 
 /// Counts of executions of a function's first instruction.
@@ -45,8 +45,8 @@ fn functions_of_aarch64_that_only_calls_reach_have_as_many_calls_as_executions()
     compare(&AARCH64_7, 200);
 }
 
-/// Boots a machine with a function trace and with the probe, and compares the counts of functions. At most
-/// one function in `one_of` may have a wrong count.
+/// Boots a machine with a function trace and with the probe, and compares the counts of functions. For each
+/// `one_of` functions with the right count, one function may have a wrong count.
 #[track_caller]
 fn compare(machine: &'static Machine, one_of: usize) {
     let Some(machine) = machine.with("init.c", &["-static"]) else { return };

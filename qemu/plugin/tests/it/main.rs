@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The tests of this crate. Each module has a subject.
+//! The tests of this crate.
 
 mod common;
 mod functions;

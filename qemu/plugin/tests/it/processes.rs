@@ -87,7 +87,7 @@ fn an_atomic_instruction_after_a_call_is_no_call() {
     assert!(said.contains(" 0 misses, 0 records lost"), "{said}");
     let summary = Summary::of(&Trace::open(&folder.path().join("atomics")).unwrap());
     let top = summary.top(2, By::Calls).into_iter().map(|top| (top.address, top.calls));
-    // No other function has as many calls.
+    // No other function has as many calls as `work`.
     let expected = [(guest.address("count"), 3000), (guest.address("work"), 1000)];
     assert_eq!(Vec::from_iter(top), expected);
 }

@@ -6,8 +6,8 @@ use hypertrace_qemu::api::library::{FROM_7, Library, TO_6};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Emulators of machines. Each emulator comes with the library for the emulator, and with the version of the
-/// API that the library asks for.
+/// Emulators of machines. Each emulator comes with its library, and with the version of the API that the
+/// library asks for.
 const MACHINES: [(&str, Library, i32); 2] =
     [("qemu-system-x86_64", TO_6, 2), ("qemu-backports-system-x86_64", FROM_7, 7)];
 /// Emulator of programs, with API 1.

@@ -3,9 +3,9 @@
 //! Tests of how often the statistics of a comparison are wrong, with runs that are drawn at random from
 //! recorded runs.
 //!
-//! The rows `compare_` of the benchmark are the same tests with more comparisons, and have the targets. In
-//! these tests, each share may differ from its target by three or four standard errors of a share of 300
-//! comparisons.
+//! The benchmark has the same tests with more comparisons in its rows `compare_`, which also state the
+//! targets. In these tests, each share may differ from its target by three or four standard errors of a share
+//! of 300 comparisons.
 
 use hypertrace_compare::stats::benjamini_hochberg;
 use hypertrace_test_support::simulation::{NAMES, PARTS, Simulation};

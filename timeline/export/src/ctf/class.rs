@@ -67,7 +67,7 @@ pub(super) struct Classes {
     all: Vec<Arc<Class>>,
     numbers: HashMap<Arc<Class>, u32>,
     /// Classes of an event and a context, by the address of the event's name. The name is kept, so that no
-    /// other name gets its address. The last class is the likeliest.
+    /// other name gets its address. The last class is the likeliest class of the next event.
     known: HashMap<(usize, u16), (Arc<str>, Vec<u32>)>,
 }
 

@@ -223,7 +223,7 @@ impl Endpoint {
         let is_cut = match reader.read_to_end(&mut said).map_err(ureq::Error::from) {
             Ok(read) => read == MAX_ANSWER,
             Err(why @ ureq::Error::Timeout(_)) => return Err(failed(why)),
-            // The error is ignored, because the part of the answer that came is more useful than the error.
+            // The error is ignored, because the part of the answer that has come says more than the error.
             Err(_) => true,
         };
         let after = answer.headers().get("retry-after").and_then(|after| after.to_str().ok());

@@ -300,16 +300,16 @@ impl<'a, E> Writer<'a, E> {
         let hash = hash(described.hash, &group.name, &numbers);
         let span_id = (hash as u64 ^ (hash >> 64) as u64).max(1);
 
-        // The context comes from the region's own event if the event has one, else from the region around,
-        // else from the session.
+        // The context comes from the region's own event. If the event has no context, then the context comes
+        // from the region around this region, or else from the session.
         let own = event.and_then(own_context);
         self.counts.bad_contexts += u64::from(own.is_some_and(|own| own.is_none()));
         let own = own.flatten();
         // A region that may begin and end on different clients has no parent and no children.
         let is_of_one = client == sample.client();
         let around = holder.around(sample).filter(|_| is_of_one);
-        // A span of the crate `tracing` names its parent. The parent may be polled on another thread, so
-        // nesting on this thread does not decide.
+        // A span of the crate `tracing` names its parent. Nesting on this thread does not show the parent,
+        // because the parent may be polled on another thread.
         let said = region.span_parent();
         let is_of_tracing = said.is_some();
         let said = said.and_then(|parent| self.parents.get((session, holder.pid, parent)));

@@ -39,7 +39,7 @@ pub(super) struct Writer<'w, 'o> {
     pub machines: &'w [Machines],
     /// Descriptions of all machines.
     pub all: &'w [Machine],
-    /// Number of the machine of each kernel's trace.
+    /// For each kernel's trace, the number of the machine whose kernel wrote the trace.
     pub of_traces: &'w [u64],
     /// Sequence of each machine for the packets that come in the order of time.
     pub sequences: &'w mut [Sequence],
@@ -325,7 +325,8 @@ impl Writer<'_, '_> {
         })
     }
 
-    /// Writes a place where events were lost as a slice of no length. A loss without a time is at the end.
+    /// Writes a place where events were lost as a slice of no length. If a loss has no time, then the place
+    /// is at the time of the last event.
     pub fn lost(&mut self, lost: &Lost) -> Result<()> {
         let at = match lost.ts_ns {
             Some(ts_ns) => self.at(ts_ns),

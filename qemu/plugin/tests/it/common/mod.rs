@@ -1,5 +1,5 @@
-//! A tiny host for the tests, and the guest. The host makes a segment in a memfd, and reads the segment's
-//! relays. The guest is compiled for each architecture for which this machine has a compiler.
+//! A small host for the tests, and the guest program. The host makes a segment in a memfd, and reads the
+//! segment's relays. The guest is compiled for each architecture for which this machine has a compiler.
 //!
 //! The code is unsafe because the host maps the segment.
 #![allow(unsafe_code, dead_code)]

@@ -62,7 +62,7 @@ pub fn check(dir: &Path, function: &str, calls: u64) {
 }
 
 /// Reads a directory with a release of uftrace, if this machine has the release. The commands that print each
-/// record read the short directory.
+/// record read the directory `short`.
 #[track_caller]
 pub fn reads(reader: &'static str, dir: &Path, short: &Path) {
     let Some(reader) = Reader::new(reader) else { return };
