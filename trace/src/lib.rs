@@ -67,7 +67,7 @@ pub use session::{
     Committed, Destination, Output, Session, SessionConfig, SessionError, Summary, Writer, attach,
 };
 
-// Generated code names this crate.
+// Generated code names this crate `hypertrace_trace`, even within this crate.
 extern crate self as hypertrace_trace;
 
 /// Declared events: the events in the `trace-events` files of all crates of a program.

@@ -293,7 +293,7 @@ impl Simple {
         }
     }
 
-    /// Looks up a class. A dense id is either one of reference points or one of other records.
+    /// Looks up a class. A dense id is either an id of reference points or an id of other records.
     #[cold]
     fn look_up(&mut self, dense: u32, point: bool, text: Option<&str>) -> Class {
         let index = dense as usize;

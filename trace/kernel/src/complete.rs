@@ -55,8 +55,8 @@ pub struct Counts {
     /// Number of events that were read but are not in the file, because a write failed or a process was
     /// killed.
     pub unwritten: u64,
-    /// False if nobody knows the losses. The reason may be a restart of the machine, a killed recorder that
-    /// used perf, or a kernel before 6.0, because such a kernel does not count the records that perf loses.
+    /// False if nobody knows the losses: after a restart of the machine, after a kill of a recorder that used
+    /// perf, or on a kernel before 6.0, because such a kernel does not count the records that perf loses.
     pub losses_known: bool,
 }
 

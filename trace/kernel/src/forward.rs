@@ -167,8 +167,9 @@ impl Forwarding {
         self.instance.switch(true)
     }
 
-    /// Returns the clock of the kernel's events: the clock of the programs, or a clock whose readings relate
-    /// the clock to the counter.
+    /// Returns the clock that stamps the kernel's events, and a reading that relates this clock to the
+    /// counter. If the programs stamp their events with CLOCK_MONOTONIC_RAW, then the kernel's events have
+    /// this clock, too, and need no reading.
     fn clock(&self) -> (Clock, Option<Reading>) {
         match self.clock {
             ClockKind::Tsc => (Clock::OWN, Clock::OWN.reading()),

@@ -39,8 +39,8 @@ pub struct GuestFiles {
     pub undescribed: bool,
     /// True if some recordings have not ended.
     pub unended: bool,
-    /// If the guest sent more recordings than it may: the maximum number, and a text that names the owner of
-    /// this maximum, such as `a client`.
+    /// If the guest has sent too many recordings: the maximum number of recordings, and a text that says
+    /// whose maximum this is, such as `a client`.
     pub beyond: Option<(usize, &'static str)>,
 }
 

@@ -59,7 +59,7 @@ impl fmt::Display for Owner {
 fn start(pid: &str) -> io::Result<Option<u64>> {
     let stat = match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
         Ok(stat) => stat,
-        // ESRCH comes if the process ends while the file is read.
+        // If the process ends during the read, then the read fails with ESRCH.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {
             return Ok(None);
         }

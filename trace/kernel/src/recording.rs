@@ -165,7 +165,7 @@ impl Recording {
         }
     }
 
-    /// Returns the reason why the kernel's trace cannot be used, if perf is the source for this reason.
+    /// Returns the reason why the kernel's trace cannot be used, if the recording uses perf for this reason.
     pub fn why_perf(&self) -> Option<&str> {
         self.running().why_perf.as_deref()
     }

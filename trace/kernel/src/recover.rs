@@ -121,8 +121,8 @@ fn finish(state: State) -> Result<Option<Summary>, Error> {
 /// Opens the remaining instances of a recording whose process has ended.
 ///
 /// # Errors
-/// If it cannot be known whether instances exist: without the pages in their buffers, the recording
-/// would lack events.
+/// If this process cannot find out whether instances exist. Without the pages in the instances' buffers, the
+/// recording would lack events.
 fn instances_of(json: &RecordingJson) -> Result<Vec<(Buffer, Instance)>, Error> {
     let is_possible = json.source == Source::Tracefs
         && json.boot_id == boot_id()
@@ -175,8 +175,8 @@ mod tests {
     use hypertrace_format::error::error_chain;
     use std::fs;
 
-    /// Returns the identity of a recording by the kernel's trace during an earlier boot. Such a recording has
-    /// no instance any more.
+    /// Returns the identity of a recording that used the kernel's trace during an earlier boot. Such a
+    /// recording has no instance any more.
     fn json() -> RecordingJson {
         RecordingJson {
             clock: crate::clock::Clock::Tsc,
@@ -226,7 +226,8 @@ mod tests {
         assert!(!folder.join("recording.json").exists(), "what is left is no recording");
         let whole = fs::read(dir.path().join(FILE)).unwrap();
         fs::remove_dir(folder.join("obstacle")).unwrap();
-        // The files are now as after a kill at which the removal had removed the pages, but not the identity.
+        // The files are now as after a kill in the middle of a removal: the pages are removed, but the
+        // identity is not removed.
         fs::write(folder.join("recording.json"), serde_json::to_vec(&json()).unwrap()).unwrap();
         fs::write(folder.join("head"), "").unwrap();
 

@@ -50,10 +50,10 @@
 //! command, as `hypertrace ctl` does.
 //!
 //! # What it does not do
-//! The monitor knows no commands: the closure does. The monitor asks for no password,
-//! because the socket always has mode 0600. Commands run on the monitor's one thread, so a slow command
-//! delays other clients, but no vCPU and no drain loop. A command begins after earlier replies are sent, so
-//! clients occupy at most one request and [`MAX_REPLY`] bytes of memory.
+//! The closure `execute` knows the commands, not the monitor. The monitor asks for no password, because the
+//! socket always has mode 0600. Commands run on the monitor's one thread, so a slow command delays other
+//! clients, but no vCPU and no drain loop. A command begins after earlier replies are sent, so clients occupy
+//! at most one request and [`MAX_REPLY`] bytes of memory.
 
 #[doc(hidden)]
 pub mod socket;
@@ -307,7 +307,8 @@ fn is_closed(mut stream: &UnixStream) -> bool {
 /// Bytes that a client has sent.
 #[derive(Default)]
 struct Input {
-    /// Received bytes that are not executed yet: fewer bytes than one line and one read have together.
+    /// Received bytes that are not executed yet. These bytes are fewer than the bytes of one line and of one
+    /// read together.
     bytes: Vec<u8>,
     /// True inside a line that was too long.
     skipping: bool,

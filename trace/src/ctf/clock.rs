@@ -298,8 +298,8 @@ impl GuestClock {
                 Some(own) => bounds[own].1 = new,
                 None => bounds.push((source, new)),
             }
-            // If the number of sources is even, the newest source does not count, because of two sources in
-            // the middle neither would be right with certainty.
+            // If the number of sources is even, then there are two sources in the middle, and nobody knows
+            // which of the two is right. So the newest source does not count.
             let odd = (bounds.len() - 1) | 1;
             let mut offsets =
                 Vec::from_iter(bounds.iter().take(odd).map(|(_, p)| (offset(*p), *p)));
@@ -763,7 +763,7 @@ mod tests {
             (0, false, 500, 500),
             (0, false, -100, -100),
             (0, false, 0, -100),
-            // Of two clients, the second client does not decide.
+            // If there are two clients, then the second client does not decide.
             (1, false, -900, -100),
             (2, false, -300, -300),
             // As soon as a client has points, all plain events count no more.

@@ -123,7 +123,8 @@ impl Journal {
         self.waiting() > 0 && !self.is_broken
     }
 
-    /// Ends the journal, and waits until its reader has taken all of it. May be called again after a failure.
+    /// Ends the journal, and waits until its reader has taken all of it. After a failure, the caller may call
+    /// this method again.
     ///
     /// # Errors
     /// If the reader takes no byte for a second, or does not take all bytes within ten seconds.

@@ -260,7 +260,7 @@ mod tests {
         let field = |n: usize| format!("{}{n:x}:str", "a".repeat(MAX_NAME - 1));
         let fields: Vec<String> = (0..MAX_FIELDS).map(field).collect();
         let largest = class(&format!("{}({})", "n".repeat(MAX_NAME), fields.join(",")), true);
-        // Clashing names are longer.
+        // If names clash, then the text has longer names.
         let field = |n: usize| format!("{}:str", "_".repeat(MAX_NAME - n));
         let fields: Vec<String> = (0..MAX_FIELDS).map(field).collect();
         let clashing = class(&format!("{}({})", "n".repeat(MAX_NAME), fields.join(",")), true);

@@ -25,7 +25,7 @@ struct StreamFile {
     file: FileId,
     /// Offset of the filler in bytes.
     at: u64,
-    /// The filler that the file has.
+    /// Header of the filler in the file.
     filler: PacketHeader,
     /// True if the filler has newer counters than the last packet. Such a filler must stay in the file.
     amended: bool,

@@ -10,7 +10,8 @@ pub(crate) fn random_uuid() -> [u8; 16] {
     let mut uuid = [0; 16];
     let read = retry(|| getrandom(&mut uuid[..], GetRandomFlags::empty()));
     if !matches!(read, Ok(16)) {
-        // A UUID only has to be unique, and this hash differs in every process and every call, too.
+        // If the kernel has no random bytes yet, then a hash is enough: a UUID only has to be unique, and
+        // this hash differs in every process and every call, too.
         for (i, half) in uuid.chunks_exact_mut(8).enumerate() {
             let hash = RandomState::new().hash_one((i, ticks(), std::process::id()));
             half.copy_from_slice(&hash.to_le_bytes());

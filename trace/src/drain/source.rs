@@ -189,8 +189,8 @@ pub(crate) fn lease_name(class: &ClassRef, payload: &[u64]) -> Option<String> {
     let Value::Str(bytes) = class.shape.values(payload).last()? else {
         return None;
     };
-    // The code reads three bytes more than the maximum: if this cut divides a letter, the letter is beyond
-    // the maximum, and is cut off below.
+    // The code reads three bytes more than the maximum. If the end of these bytes divides a letter, then the
+    // letter is beyond the maximum, and the loop below cuts the letter off.
     let most = bytes.len().min(MAX_NAME_BYTES + 3);
     let mut name = String::from_utf8_lossy(&bytes[..most]).into_owned();
     let mut end = name.len().min(MAX_NAME_BYTES);

@@ -212,9 +212,9 @@ impl Turn<'_, '_> {
         (pulled, packer.packed)
     }
 
-    /// Looks at the first record. The caller must roll back. The packer checks the record again when it takes
-    /// the record: if a guest changes the record in between, the record's time may not fit the clock, and is
-    /// then clamped.
+    /// Looks at the first record. The caller must call `rollback` of the consumer. The packer checks the
+    /// record again when it takes the record: if a guest changes the record in between, the record's time may
+    /// not fit the clock, and is then clamped.
     fn peek(&mut self) -> Option<First> {
         self.state.buffer.clear();
         let scratch = self.state.buffer.free();

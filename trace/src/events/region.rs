@@ -78,8 +78,8 @@ macro_rules! declared_region {
     (@counted $id:ident) => { $id = $crate::generated::next_region(); };
 }
 
-/// Expands to the code that a region's field needs at each place of the region's declaration. A field is a
-/// `str`, or else a `u64`.
+/// Expands to the code for one field of a region. The first word says at which place of the region's
+/// declaration the code stands. A field is a `str`, or else a `u64`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! declared_field {

@@ -83,7 +83,7 @@ pub(crate) fn session_began() {
 pub(crate) fn session_ended() {
     if SESSIONS.fetch_sub(1, SeqCst) == 1 {
         remove(Backends::RING);
-        // Another session may have begun before the removal.
+        // Another session may have begun after the subtraction and before the removal.
         if SESSIONS.load(SeqCst) > 0 {
             activate(Backends::RING);
         }

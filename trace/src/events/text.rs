@@ -47,7 +47,7 @@ fn is_unsafe(c: char) -> bool {
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Returns true if `part` is the end of `whole`: then `part` is a character whose rest was cut off.
+/// Returns true if `part` is the end of `whole`, so that `part` is a character whose rest was cut off.
 fn ends_with(whole: &[u8], part: &[u8]) -> bool {
     !part.is_empty() && part.as_ptr_range().end == whole.as_ptr_range().end
 }

@@ -405,8 +405,8 @@ impl Engine {
         });
     }
 
-    /// Ends the session: writes the rest of the host rings, the last counters and the last maps. May be
-    /// called again after a failure.
+    /// Ends the session: writes the rest of the host rings, the last counters and the last maps. After a
+    /// failure, the caller may call this method again.
     pub fn finish(&mut self) -> Result<(), WriteFailed> {
         if self.recorder.is_some() {
             // A flight recorder writes no records at its end, so the contents of its rings are lost.

@@ -36,8 +36,8 @@ impl SimpleFile {
         let now = ticks();
         let same = self.file.as_mut().and_then(|old| Some((old.is(path)?, old)));
         if let Some((false, pipe)) = same {
-            // A pipe cannot be written from its beginning again, so a new file with the path of the old pipe
-            // is the old pipe.
+            // A pipe cannot be written from its beginning again. So if the path leads to the pipe of the
+            // present file, then this file stays, and is only switched on.
             pipe.set(true, now);
             return Ok(());
         }

@@ -194,7 +194,7 @@ fn open(path: &Path, session: &Folder) -> io::Result<File> {
     let (owner, user) = (stat.st_uid, geteuid().as_raw());
     match FileType::from_raw_mode(stat.st_mode) {
         now if now != before => Err(refused("another file has got its name".into())),
-        // Devices such as /dev/null belong to the system.
+        // A device such as /dev/null belongs to the system and not to a user.
         FileType::CharacterDevice => Ok(file.into()),
         _ if owner == user => Ok(file.into()),
         _ => Err(refused(format!(

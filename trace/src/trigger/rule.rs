@@ -26,7 +26,7 @@ pub enum TriggerError {
     Syntax {
         /// The expected text.
         expected: &'static str,
-        /// The text that stands in place of the expected text.
+        /// The text that was found in place of the expected text.
         found: String,
     },
     /// A kernel instance cannot be switched.
@@ -63,7 +63,7 @@ pub(super) enum Action {
         declared: Box<[&'static TraceEvent]>,
         pattern: Pattern,
         on: bool,
-        /// Time at which this action was fired, until the guest's events are switched. Otherwise 0.
+        /// Time at which this action was fired; 0 if the guest's events are switched already. Otherwise 0.
         due: AtomicU64,
     },
     Kernel {
