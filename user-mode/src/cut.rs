@@ -4,7 +4,7 @@
 //! The process does not continue, because the process would record words that the file no longer has. The
 //! records that were committed to the session are complete, as after any kill.
 //!
-//! Unsafe, because a signal handler makes system calls.
+//! The code is unsafe because a signal handler makes system calls.
 #![allow(unsafe_code)]
 
 use hypertrace_segment::{Segment, bus_error};
@@ -21,10 +21,10 @@ struct Watched {
 
 static WATCHED: OnceLock<Watched> = OnceLock::new();
 
-/// Watches this segment's file: if a process that can write to the file truncates it, this process writes
-/// `said` to stderr and ends with status 1. This function is for programs that only trace other programs. A
-/// segment in a memfd needs no watch, because the memfd cannot be truncated. This function can be called once
-/// in a process, and a watched segment must not be unmapped.
+/// Watches this segment's file: if a process truncates the file, this process writes `said` to stderr and
+/// ends with status 1. This function is for programs that only trace other programs. A segment in a memfd
+/// needs no watch, because the memfd cannot be truncated. This function can be called once in a process, and
+/// a watched segment must not be unmapped.
 ///
 /// # Errors
 /// If the process watches a segment already.
@@ -37,7 +37,7 @@ pub fn end_if_cut(segment: &Segment, said: &str) -> io::Result<()> {
 /// Ends the process if the address is in the segment.
 fn end_if_in_segment(address: usize) -> bool {
     if let Some(Watched { said, .. }) = WATCHED.get().filter(|own| own.at.contains(&address)) {
-        // SAFETY: system calls that a handler may make, with memory that stays.
+        // SAFETY: a signal handler may make these system calls, and the memory of the text is never freed.
         unsafe {
             libc::write(libc::STDERR_FILENO, said.as_ptr().cast(), said.len());
             libc::_exit(1);

@@ -26,12 +26,12 @@ const BOOT: Duration = Duration::from_millis(200);
 /// Time for which a VM's replaced memory must stay the same: a VMM that restores a VM writes page by page.
 const SETTLES: Duration = Duration::from_millis(200);
 
-/// Longest wait for [`SETTLES`] without a change.
+/// Maximum time that the host waits until the memory has not changed for [`SETTLES`].
 const MAX_SETTLING: Duration = Duration::from_secs(5);
 
-/// Number of passes, one of which looks at all clients, even at clients that never rang. This pass drains all
-/// clients whatever their heads say, and gives memory back. If another program keeps a client's bell silent,
-/// the client's first point waits for such a pass.
+/// One pass in this number of passes looks at all clients, even at clients that never rang. This pass drains
+/// all clients whatever their heads say, and gives memory back. If another program keeps a client's bell
+/// silent, the client's first point waits for such a pass.
 const ALL_EVERY: u64 = 16;
 
 /// Denominator of the part of a ring that the ring's head must have passed before the ring's memory is worth
@@ -45,18 +45,18 @@ pub(crate) struct Drain<S> {
     /// Number of ticks that one client gets in one pass.
     share: u64,
     clients: Clients,
-    /// The bells at the last look.
+    /// Values of the bells when this thread last looked at the bells.
     bells: Vec<u64>,
     idle: IdleDetector,
     /// Time at which the sink has work of its own to do.
     sink_due: Duration,
-    /// Time from which `idle` and `sink_due` count.
+    /// Instant from which `idle` and `sink_due` count.
     begun: Instant,
     /// Raw counter when the host saw the guest's last boot.
     booted: Option<u64>,
     /// Events lost in processes that hold no client.
     unattached: Total,
-    /// Number of looks at the total of unattached events that found an impossible number.
+    /// Number of times that this thread found an impossible number as the total of unattached events.
     bad_totals: u64,
     settling: Option<Settling>,
     /// Head of each client when the host last gave the memory of the client's ring back.
@@ -70,7 +70,7 @@ pub(crate) struct Drain<S> {
     taken_over: u64,
 }
 
-/// State while the memory is being replaced, as when a VM is restored.
+/// State while a VMM replaces the memory, for example when the VMM restores a VM.
 #[derive(Default)]
 struct Settling {
     /// Raw counter when the change began. `last` is the raw counter when this host saw the last change.
@@ -80,7 +80,7 @@ struct Settling {
     tails: Vec<u64>,
 }
 
-/// What the sink knows of a client, kept to tell the sink again.
+/// Facts that the sink knows of a client, and that the host tells the sink again for a new generation.
 struct Known {
     client: u32,
     clock: ClockKind,
@@ -205,7 +205,8 @@ impl<S: EventSink> Drain<S> {
         if more { Duration::ZERO } else { wait }
     }
 
-    /// Returns whether a client has rung, or its head has moved, since the pass before.
+    /// Returns whether a client has rung since the previous pass, or the head of a client's ring has moved
+    /// since then.
     fn has_moved(&mut self) -> bool {
         let HostState { segment, is_used, .. } = &*self.state;
         let heads = (0..).zip(is_used).map(|(client, is_used)| {
@@ -283,7 +284,7 @@ impl<S: EventSink> Drain<S> {
         // ORDERING: as in `Host::start`.
         local.state().store(State::Serving as u32, Ordering::Release);
         self.unattached.replace(local.lost_unattached().load(Relaxed));
-        // No guest knows this version of the mask, whatever the time of the guest's snapshot.
+        // No guest knows this version of the mask, no matter when the guest's snapshot was taken.
         state.versions.mask.store(ticks(), Relaxed);
         // Points that the sink already has belong to the previous epoch.
         drain::pass(&*self.sink, |_, settings| self.set(&settings));
@@ -519,9 +520,10 @@ impl<S: EventSink> Drain<S> {
         self.look_at_all();
         with_drain(&*self.sink, |sink| sink.last_pass());
         self.drain_all();
-        // Takes points that came meanwhile, which are in the host's own ring.
+        // The second call takes the points that came during the first call, because these points are in the
+        // host's own ring.
         self.drain_all();
-        // A segment with a name is kept for records that could not be written.
+        // If the segment has a name, then its file stays, and keeps the records that could not be written.
         if self.state.segment.path().is_none() {
             self.discard_unread();
         }
@@ -533,7 +535,7 @@ struct Used<'d> {
     host: &'d HostState,
     /// The ends of the relays' rings.
     heads: Vec<u64>,
-    /// Called before each step.
+    /// Function that is called before each step.
     between: &'d mut dyn FnMut(),
 }
 

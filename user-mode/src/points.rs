@@ -18,7 +18,7 @@ use std::sync::{Mutex, TryLockError};
 use std::thread;
 use std::time::Duration;
 
-/// Names of the counters; for bad slots in the order of [`BadSlot`](slot::BadSlot).
+/// Names of the counters. The names for bad slots are in the order of [`BadSlot`](slot::BadSlot).
 const COUNTERS: [&str; 6] = [
     "reference_points",
     "not_recorded",
@@ -52,7 +52,7 @@ struct Points<'s, S> {
     sink: &'s S,
     /// The memory of each client.
     memories: Vec<ClientMemory<'s>>,
-    /// The bells at the last look.
+    /// Values of the bells when this thread last looked at the bells.
     seen: Vec<u64>,
     /// Client whose slot this thread also looks at, because most points come from the client that made the
     /// last point.
@@ -61,7 +61,7 @@ struct Points<'s, S> {
     in_vain: u32,
     /// Length of the next nap, if clients cannot wake the thread.
     nap: Duration,
-    /// Number of passes when the host's ring was found full; `None` while the ring has room.
+    /// Number of passes that had ended when the host's ring was found full; `None` while the ring has room.
     full: Option<u64>,
     counts: [u64; COUNTERS.len()],
 }
@@ -203,8 +203,8 @@ impl<S: EventSink> Points<'_, S> {
     }
 
     /// Returns whether points must wait because the host's ring is full, and then requests a pass of the
-    /// drain. Points wait until the pass under way and a whole further pass have ended. After that, points no
-    /// longer wait, so that a host that cannot write answers that the point failed.
+    /// drain. Points wait until the pass in progress and then a whole further pass have ended. After that,
+    /// points no longer wait, so that a host that cannot write answers that the point failed.
     fn must_drain_first(&mut self) -> bool {
         if self.sink.has_room_for_point() {
             self.full = None;
@@ -262,8 +262,8 @@ impl<S: EventSink> Points<'_, S> {
     }
 
     /// Watches this client's slot from now on, unless the watched client is busy. Returns the client that was
-    /// watched before. This client has to ring from now on, and may have asked for a point before the client
-    /// knew that it has to ring.
+    /// watched before. The client that was watched before has to ring from now on, and may have asked for a
+    /// point before it knew this.
     fn watch(&mut self, client: u32) -> Option<u32> {
         let before = self.watched.filter(|before| *before != client);
         if before.is_some() && self.in_vain < IN_VAIN {
@@ -281,7 +281,7 @@ impl<S: EventSink> Points<'_, S> {
     /// Serves the point that the client asks for. Returns `false` if the client asks for no point.
     fn answer(&mut self, client: u32) -> bool {
         let Some(memory) = self.memories.get(client as usize) else { return false };
-        // The client may have rung for something else, or an emulator's plugin may be about to answer.
+        // The client may have rung for another reason, or an emulator's plugin may be about to answer.
         let Some(seq) = slot::asked(memory) else { return false };
         // The client is marked before the point is taken, so that the pass that takes the point reads the
         // client's schemas first.

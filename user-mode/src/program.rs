@@ -1,6 +1,6 @@
 //! Runs a program in a session, and hands its status on.
 //!
-//! Unsafe, because of signals.
+//! The code is unsafe because this module makes a call between fork and exec.
 #![allow(unsafe_code)]
 
 use crate::privilege::{self, Privilege};

@@ -25,8 +25,8 @@ use std::path::{Path, PathBuf};
 /// Saves the records that are left in the segment at `path` to a session, and returns the session's
 /// directory. If the directory of `trace` has the session that was being written when the host died, the new
 /// session is in the folder `recovered` of this directory. If the directory of `trace` is new or empty, the
-/// new session is in the directory itself, and shows events whose schema has left the segment untyped. The
-/// segment's file stays, but is not needed any more.
+/// new session is in the directory itself, and events whose schema is no longer in the segment are untyped.
+/// The segment's file stays, but is not needed any more.
 ///
 /// # Errors
 /// If the file is no segment, a host serves the segment, or the directory holds anything else.
@@ -48,7 +48,7 @@ pub fn recover(path: &Path, mut trace: SessionConfig) -> Result<(PathBuf, Summar
         let take = |session: &Session| recover_clients(&segment, session);
         (dir.join(RECOVERED), Session::recover(trace, segment.page().session, take)?)
     };
-    // ORDERING: as at a host's end.
+    // ORDERING: as at the end of `Host`: a program that sees the end sees the last positions in page H.
     segment.local().end().store(segment.page().end_mark(), Ordering::Release);
     Ok(recovered)
 }
@@ -91,7 +91,7 @@ fn recover_client(
     let ClientMemory { guest, schema, ring, .. } = memory;
     // ORDERING: pairs with the Release in `Producer::publish`.
     let head = guest[HEAD].load(Ordering::Acquire);
-    // Reads the schema log from its start: schemas that the host has read may be there still.
+    // Reads the schema log from its start, because the log may still have schemas that the host has read.
     let schemas = match guest[SCHEMA_LEN].load(Relaxed) <= schema.len() as u64 {
         true => 0,
         false => host[host_page::SCHEMA_SEEN].load(Relaxed),
@@ -126,7 +126,8 @@ fn recover_client(
     let mut state = ConsumerState::continue_at(&place);
     let mut consumer = Consumer::new(memory, &mut state);
     if !is_possible(committed.map_or(tail, |_| position)) {
-        // The fault is counted, because otherwise readers would take the step in positions for damage.
+        // The fault is counted, because otherwise readers would take the gap between the positions for
+        // damage.
         consumer.fault(Fault::Head);
     }
     consumer.up_to(head);

@@ -100,7 +100,7 @@ fn losses_among_events_that_nobody_wants_are_counted() {
             guest.emit(event_type!("number", i));
         }
         guest.producer.release();
-        // The ring has records only for this pass.
+        // The producer has ended, so this pass finds all records that are left in the ring.
         guest.pass(&session);
 
         let summary = session.finish().unwrap();

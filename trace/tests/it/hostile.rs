@@ -278,7 +278,7 @@ fn an_event_that_is_filtered_after_its_time_was_mended_ends_no_packet_early() {
     guest.pass(&session);
     session.set_events(&"unwanted".parse().unwrap(), false).unwrap();
     let now = ticks();
-    // The last bytes of this text are padding, and the packet ends before them.
+    // The last bytes of this text are padding, and the packet ends before the padding.
     guest.emit_at(now, event_type!("text", s = "abc"));
     guest.emit_at(now - 1, event_type!("unwanted", i = 1u64));
     guest.pass(&session);
@@ -304,7 +304,7 @@ fn a_holders_name_is_cut() {
     assert_eq!(*told, "\u{20ac}".repeat(64 / 3));
 }
 
-/// Returns the payload of a lease record, as of a producer without a limit for names.
+/// Returns the payload of a lease record that a producer without a limit for names would write.
 fn forged_lease(name: &[u8]) -> Vec<u64> {
     let mut words = vec![0x1000, 1, 2, 0, name.len() as u64];
     let mut bytes = (name.len() as u32).to_le_bytes().to_vec();

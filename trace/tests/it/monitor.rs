@@ -439,7 +439,7 @@ fn stat_of_thread(name: &str) -> File {
     File::open(threads.find(named).unwrap().join("stat")).unwrap()
 }
 
-/// Returns the processor time of a thread: fields 14 and 15, proc_pid_stat(5).
+/// Returns the processor time of a thread: the sum of fields 14 and 15 of the file, see proc_pid_stat(5).
 fn ticks(stat: &File) -> u64 {
     let mut text = [0; 1024];
     let len = stat.read_at(&mut text, 0).unwrap();

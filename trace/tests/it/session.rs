@@ -427,8 +427,9 @@ fn a_holder_without_a_tsc_gets_a_clock_of_its_kind() {
 fn the_rate_of_a_guests_counter_is_the_hosts_only_if_the_guest_has_such_a_counter() {
     let cntvct = 2_u64 << 56;
     for (word, kind, frequency) in [
-        // The cases are: the true counter of the guest, which is the host's counter, the word of an older
-        // guest, an impossible frequency, and a possible frequency that differs from the host's.
+        // The cases are: a guest that tells its true counter, which is the host's counter, a guest of an
+        // older version, a guest with an impossible frequency, and a guest with a possible frequency that
+        // differs from the host's.
         (None, "host", None),
         (Some(0), "counter", None),
         (Some(cntvct | 999_999), "cntvct", None),
@@ -727,8 +728,8 @@ fn a_guest_that_begins_anew_by_itself_spends_its_epochs_budget() {
     let (summary, _) = finish(session.clone());
     assert!(summary.time_faults > 0);
     assert_eq!(summary.ring_events, 18 * u64::from(MAX_RESTARTS));
-    // The maximum is one clock of the host, and in each epoch the clocks that all guests share and one first
-    // clock for each guest.
+    // The maximum is one clock of the host and, in each of the two epochs, the clocks that all guests share
+    // and one first clock of each guest.
     let (most, clocks) = (1 + 2 * (MAX_CLOCKS - 1 + 3), json(&session).clocks.len());
     assert!(clocks <= most, "{clocks} clocks");
 }

@@ -1,7 +1,7 @@
 //! Handles shared memory that is taken away while it is mapped: a segment's file is cut off, or a kernel's
 //! module takes the PCI function of a device. The next access raises SIGBUS.
 //!
-//! Unsafe, because of signal handlers.
+//! The code is unsafe because this module installs a signal handler.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -23,7 +23,8 @@ pub fn watch(replace: fn(usize) -> bool) -> bool {
     let is_first = REPLACE.set(replace).is_ok();
     BEFORE.get_or_init(|| {
         let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: all zeros are a `sigaction`. The handler calls nothing that a handler must not.
+        // SAFETY: all zeros are a `sigaction`. The handler calls no function that a signal handler must not
+        // call.
         unsafe {
             let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
             action.sa_sigaction = on_bus_error as *const () as usize;
@@ -41,15 +42,15 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
     // Another process can send the signal, too, and the kernel sends the signal also for broken memory that
     // nobody has accessed yet.
     let is_access = code > 0 && code != libc::BUS_MCEERR_AO;
-    // SAFETY: a SIGBUS of an access has its address.
+    // SAFETY: the kernel tells the address of an access that raises SIGBUS.
     let address = || unsafe { (*info).si_addr() } as usize;
     if is_access && REPLACE.get().is_some_and(|replace| replace(address())) {
         return;
     }
     let Some(before) = BEFORE.get() else { return };
     let has_info = before.sa_flags & libc::SA_SIGINFO != 0;
-    // SAFETY: the program's own action for this signal. Without a handler of the program, the access is
-    // repeated after this handler, and raises the signal again.
+    // SAFETY: `before` is the program's own action for this signal. Without a handler of the program, the
+    // access is repeated after this handler, and raises the signal again.
     unsafe {
         match before.sa_sigaction {
             libc::SIG_IGN if !is_access => {}
@@ -74,14 +75,14 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::Command;
 
-    /// The action of a process that sends itself a signal.
+    /// Environment variable with the action of a process that sends itself a signal.
     const ACTION: &str = "HYPERTRACE_TEST_ACTION";
 
     #[test]
     fn a_signal_that_is_sent_has_the_programs_own_action() {
         if let Some(action) = std::env::var_os(ACTION) {
             let action = action.to_str().unwrap().parse().unwrap();
-            // SAFETY: C functions without arguments in memory.
+            // SAFETY: the C functions take no arguments in memory.
             unsafe { libc::signal(libc::SIGBUS, action) };
             watch(|_| true);
             // SAFETY: as above.

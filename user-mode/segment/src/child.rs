@@ -1,6 +1,6 @@
 //! Runs a program to its end for a command. Meanwhile, signals that would end the command go to the program.
 //!
-//! Unsafe, because of sigaction(2) and kill(2).
+//! The code is unsafe because this module calls sigaction(2) and kill(2).
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -46,7 +46,7 @@ impl Signals {
 impl Drop for Signals {
     fn drop(&mut self) {
         for (signal, old) in &self.before {
-            // SAFETY: the action that was there before.
+            // SAFETY: `old` is the action that the signal had before.
             unsafe { libc::sigaction(*signal, old, std::ptr::null_mut()) };
         }
     }
@@ -74,10 +74,10 @@ pub fn exit_code(status: ExitStatus) -> u8 {
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }
 
-/// Id of the program that signals go to; 0 if there is no program.
+/// Id of the program to which this process passes signals; 0 if there is no program.
 static PROGRAM: AtomicI32 = AtomicI32::new(0);
 
-/// A signal that came before the program was there; 0 if no signal did.
+/// Number of a signal that came before the program was there; 0 if no signal came.
 static EARLY: AtomicI32 = AtomicI32::new(0);
 
 /// Whether a signal that ends programs was passed on.

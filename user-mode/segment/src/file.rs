@@ -1,6 +1,6 @@
 //! The segment: a mapped file with the regions of a device in it.
 //!
-//! Unsafe, because posix_fallocate(3) is a C function.
+//! The code is unsafe because posix_fallocate(3) is a C function.
 #![allow(unsafe_code)]
 
 use crate::local::LocalPages;
@@ -111,7 +111,7 @@ pub enum SegmentError {
         path: PathBuf,
         /// Number of bytes that the file has.
         found: u64,
-        /// Number of bytes that the config page says.
+        /// Number of bytes that the config page states.
         expected: u64,
     },
     /// A host serves the segment.
@@ -362,8 +362,8 @@ impl Segment {
         if let Some(path) = &self.path {
             return std::path::absolute(path).unwrap_or_else(|_| path.clone()).into();
         }
-        // The path needs the number by which that /proc knows this process, because /proc may belong to
-        // another PID namespace.
+        // The path needs the number by which /proc knows this process, because /proc may belong to another
+        // PID namespace.
         let process = std::fs::read_link("/proc/self").unwrap_or_else(|_| "self".into());
         let descriptor = self.file.as_raw_fd().to_string();
         Path::new("/proc").join(process).join("fd").join(descriptor).into()
@@ -483,8 +483,8 @@ impl Segment {
         Ok(())
     }
 
-    /// Takes the segment apart: the file, its memory, and the copy of the config page against which both were
-    /// checked.
+    /// Takes the segment apart: returns the file, the file's memory, and the copy of the config page against
+    /// which the file and the memory were checked.
     pub fn into_parts(self) -> (File, Mapping, ConfigPage) {
         (self.file, self.mapping, self.page)
     }
@@ -527,7 +527,7 @@ fn reserve(file: &File, size: Option<u64>, geometry: &Geometry) -> io::Result<()
     let size = size.unwrap_or_else(|| geometry.window_size());
     check_size(size.max(used(geometry)))?;
     // The code calls the C library's function, because the C library has a fallback for a file system that
-    // lacks the call. SAFETY: takes a descriptor that is open, and two numbers.
+    // lacks the call. SAFETY: the call takes an open descriptor and two numbers.
     match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, used(geometry) as libc::off_t) } {
         0 => file.set_len(size.max(used(geometry))),
         errno => Err(io::Error::from_raw_os_error(errno)),

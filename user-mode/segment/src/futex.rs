@@ -1,6 +1,6 @@
 //! Sleeps on a word that processes share, by futex(2). Nothing here allocates, takes a lock or changes errno.
 //!
-//! Unsafe, because the kernel sleeps on the low half of a 64-bit word.
+//! The code is unsafe because the kernel sleeps on the low half of a 64-bit word.
 #![allow(unsafe_code)]
 
 use hypertrace_abi::atomic::{AtomicU32, AtomicU64};
@@ -27,7 +27,7 @@ pub fn wait_low(word: &AtomicU64, found: u32, most: Option<Duration>) -> bool {
 
 /// Wakes at most `most` threads that sleep on the word.
 pub fn wake(word: &AtomicU32, most: u32) {
-    // The call fails for no address of this process.
+    // The call cannot fail, because the word has an address of this process.
     let _ = rustix::thread::futex::wake(word, Flags::empty(), most);
 }
 
@@ -39,7 +39,7 @@ pub fn wake_low(word: &AtomicU64, most: u32) {
 /// Returns the low half of a word. Only the kernel accesses this half; this crate never loads or stores the
 /// half, because all other code accesses the whole word.
 fn low(word: &AtomicU64) -> &AtomicU32 {
-    // SAFETY: the first half of an aligned word that lives as long as the result;
-    // on a little-endian machine it is the low one.
+    // SAFETY: the pointer leads to the first half of an aligned word, which lives as long as the result. On a
+    // little-endian machine, the first half is the low half.
     unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) }
 }

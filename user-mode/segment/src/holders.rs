@@ -54,9 +54,9 @@ impl Segment {
         named.collect()
     }
 
-    /// Waits until no process (of [`Segment::holders`]) has had the segment for a second, or until `is_over`,
-    /// which is called at least every 200 ms. `has_begun` says that a process has already had the segment;
-    /// otherwise, the second begins only after a process has had the segment.
+    /// Waits until no process has had the segment for a second (see [`Segment::holders`]), or until `is_over`
+    /// returns true. This function calls `is_over` at least every 200 ms. `has_begun` says that a process has
+    /// already had the segment; otherwise, the second begins only after a process has had the segment.
     pub fn wait_for_holders(&self, has_begun: bool, is_over: impl Fn() -> bool) {
         let mut last = has_begun.then(Instant::now);
         while !is_over() && last.is_none_or(|last| last.elapsed() < GRACE) {
@@ -124,7 +124,7 @@ fn has_ended(process: &OwnedFd, time: Duration) -> bool {
 /// zombie, which has nothing open.
 fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The process's name, which comes before, may have any bytes.
+    // The process's name comes before the start time, and may have any bytes.
     let stat = String::from_utf8_lossy(&stat);
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
     let state = fields.next()?;

@@ -18,8 +18,8 @@ use hypertrace_abi::sink::NameSet;
 const WORDS: usize = (2 * PAGE / WORD) as usize;
 const _: () = assert!(BELLS == PAGE_L + PAGE);
 
-/// Page L and the bells of a segment. All sides access a word in one size: bells, and words of page L that
-/// are a `u64`, by 64 bits; the rest by 32.
+/// Page L and the bells of a segment. All sides access a word in one size: 64 bits for the bells and for the
+/// words of page L that are a `u64`, and 32 bits for the other words.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalPages<'m>(&'m [AtomicU64; WORDS]);
 
@@ -44,11 +44,11 @@ impl<'m> LocalPages<'m> {
         &self.0[(offset / WORD) as usize]
     }
 
-    /// Returns a word of 32 bits. The other half of its 64 bits is another such word, or unused.
+    /// Returns a word of 32 bits. The other half of the word's 64 bits is another word of 32 bits, or unused.
     #[inline(always)]
     fn half(self, offset: u64) -> &'m AtomicU32 {
         let word = self.word(offset).as_ptr().cast::<u32>();
-        // SAFETY: one half of an aligned word that lives as long as the result. All
+        // SAFETY: the pointer leads to one half of an aligned word, which lives as long as the result. All
         // sides access these words by 32 bits only.
         unsafe { AtomicU32::from_ptr(word.add((offset % WORD / 4) as usize)) }
     }
@@ -100,7 +100,8 @@ impl<'m> LocalPages<'m> {
         &self.0[(TRIGGERS / WORD) as usize..][..(TRIGGERS_BYTES / WORD) as usize]
     }
 
-    /// Returns the bells of `clients` clients, at most 1,024: a byte each, eight in a word.
+    /// Returns the bells of `clients` clients, at most 1,024: each bell is a byte, and each word has eight
+    /// bells.
     pub fn bells(self, clients: u32) -> &'m [AtomicU64] {
         let bells = &self.0[(PAGE / WORD) as usize..];
         &bells[..bells.len().min(clients.div_ceil(WORD as u32) as usize)]
@@ -112,7 +113,7 @@ impl<'m> LocalPages<'m> {
         self.state().load(Relaxed) == State::Serving as u32
     }
 
-    /// Returns the word that has the config page's end mark once the host has taken all that it ever will.
+    /// Returns the word that gets the config page's end mark when the host has taken its last record.
     pub fn end(self) -> &'m AtomicU64 {
         self.word(END)
     }
@@ -164,7 +165,7 @@ pub struct Bell<'m> {
 }
 
 impl<'m> Bell<'m> {
-    /// Makes a bell of the pages of a segment that has such a client.
+    /// Makes the bell of a client, which the segment of these pages must have.
     pub fn new(pages: LocalPages<'m>, client: u32) -> Bell<'m> {
         Bell { pages, client }
     }

@@ -5,14 +5,14 @@
 //! would hold its parent's clients.
 //!
 //! A program may close descriptors that it does not know, as daemons do, and may open files of its own under
-//! the same numbers. So each use first asks the kernel whether the descriptor is still the lock file's. If
-//! the descriptor is another file's, the locks are gone, and this module forgets the descriptor, because the
-//! descriptor now belongs to the program.
+//! the same numbers. So each use first asks the kernel whether the descriptor is still a descriptor of the
+//! lock file. If the descriptor is another file's, the locks are gone, and this module forgets the
+//! descriptor, because the descriptor now belongs to the program.
 //!
 //! Nothing here allocates: clients are locked in signal handlers, and files
 //! opened again in fork handlers.
 //!
-//! Unsafe, because of fcntl and raw descriptors.
+//! The code is unsafe because this module calls fcntl(2) and uses raw descriptors.
 #![allow(unsafe_code)]
 
 use hypertrace_abi::layout::module;
@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 pub struct LockFile {
     /// The file's descriptor; -1 after this type or the program has closed it.
     descriptor: AtomicI32,
-    /// Identity of the file that was moved in.
+    /// Identity of the file that this value was made of.
     inode: Option<Inode>,
     /// The byte of client 0.
     base: u64,
@@ -47,15 +47,16 @@ impl LockFile {
     /// Lowest number of a descriptor that is not a standard stream's.
     pub const ANY: RawFd = 3;
 
-    /// Moves the file in. `base` is the byte of client 0. `lowest` is the lowest number that the file's
-    /// descriptor should have.
+    /// Makes a `LockFile` of a file. `base` is the byte of client 0. `lowest` is the lowest number that the
+    /// file's descriptor should have.
     pub fn new(file: impl Into<OwnedFd>, base: u64, lowest: RawFd) -> LockFile {
         let descriptor = raise(file.into(), lowest).into_raw_fd();
         let inode = inode_of(descriptor);
         LockFile { descriptor: AtomicI32::new(descriptor), inode, base, is_module: false, lowest }
     }
 
-    /// Moves `/dev/hypertrace` in. For this file, a lease of a client takes the place of a locked byte.
+    /// Makes a `LockFile` of `/dev/hypertrace`. For this file, a lease of a client takes the place of a
+    /// locked byte.
     pub fn of_module(file: impl Into<OwnedFd>) -> LockFile {
         let mut lock = LockFile::new(file, 0, LockFile::ANY);
         lock.is_module = true;
@@ -121,7 +122,7 @@ impl LockFile {
 
     fn lease(&self, file: BorrowedFd<'_>, mut client: u32, begins: bool) -> io::Result<()> {
         let call = if begins { module::LEASE } else { module::RELEASE };
-        // SAFETY: the kernel module reads `client`, and stores to it what it has read.
+        // SAFETY: the kernel module reads `client`, and stores the same number back.
         match unsafe { libc::ioctl(file.as_raw_fd(), call.into(), &mut client) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
@@ -171,7 +172,7 @@ impl LockFile {
         Ok(self.borrow()?.try_clone_to_owned()?.into())
     }
 
-    /// Returns the descriptor if the file is still open; else forgets the descriptor.
+    /// Returns the descriptor if the file is still open; otherwise forgets the descriptor.
     fn borrow(&self) -> io::Result<BorrowedFd<'_>> {
         let descriptor = self.descriptor.load(Relaxed);
         if descriptor >= 0 && self.may_have(descriptor) {
@@ -198,7 +199,7 @@ impl LockFile {
         Some(self.descriptor.swap(-1, Relaxed)).filter(|descriptor| *descriptor >= 0)
     }
 
-    /// Moves the file out, if it is open.
+    /// Moves the file to a new `LockFile`, if the file is open.
     pub fn move_out(&self) -> Option<LockFile> {
         let descriptor = AtomicI32::new(self.take()?);
         Some(LockFile { descriptor, ..*self })
@@ -211,7 +212,8 @@ impl Drop for LockFile {
     }
 }
 
-/// Returns the file that this descriptor is of. Returns `None` if the descriptor is not open.
+/// Returns the identity of the file that this descriptor has open. Returns `None` if the descriptor is not
+/// open.
 fn inode_of(descriptor: RawFd) -> Option<Inode> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: fstat takes any number, and fills `stat` if it returns 0.
@@ -292,7 +294,7 @@ mod tests {
             let lost = lock_file(&file);
             assert!(lost.lock(0) && lost.is_open());
             let number = lost.descriptor.load(Relaxed);
-            // A description of its own, under the number that `lost` remembers.
+            // The program opens the file again, under the number that `lost` remembers.
             let opened = own_description(programs.as_fd()).unwrap();
             // SAFETY: dup2 takes numbers; `lost` is not to use its own number from now on.
             assert_eq!(unsafe { libc::dup2(opened.as_raw_fd(), number) }, number);

@@ -1,6 +1,6 @@
 //! Maps a part of a file.
 //!
-//! Unsafe, because mapping memory is, and because shared memory is seen as atomics.
+//! The code is unsafe because this module maps memory, and shows shared memory as atomics.
 #![allow(unsafe_code)]
 
 use hypertrace_abi::atomic::AtomicU64;
@@ -34,7 +34,7 @@ impl Mapping {
         let mut protection = ProtFlags::READ;
         protection.set(ProtFlags::WRITE, writable);
         let len = usize::try_from(len).unwrap_or(usize::MAX);
-        // SAFETY: a new mapping at an address that the kernel chooses.
+        // SAFETY: the call makes a new mapping at an address that the kernel chooses.
         let at = unsafe { mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, offset)? };
         Ok(Mapping { at: at.cast(), len, writable })
     }
@@ -44,7 +44,7 @@ impl Mapping {
     /// # Errors
     /// If the system refuses.
     pub fn keep_from_children(&self) -> io::Result<()> {
-        // SAFETY: exactly this mapping, and no memory of this process changes.
+        // SAFETY: the call concerns exactly this mapping, and changes no memory of this process.
         unsafe { madvise(self.at.cast(), self.len, Advice::LinuxDontFork)? };
         Ok(())
     }
@@ -54,7 +54,7 @@ impl Mapping {
     pub fn detach(&self) {
         let fixed = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: maps only at addresses where nothing is.
+        // SAFETY: the call maps memory only at addresses where nothing is mapped.
         unsafe {
             match mmap_anonymous(self.at.cast(), self.len, protection, fixed) {
                 // A kernel before 4.17 takes the address as a hint only.
@@ -87,16 +87,16 @@ impl Mapping {
     /// Returns the mapping's words; no words if the mapping is not writable.
     pub fn words(&self) -> &[AtomicU64] {
         let bytes = if self.writable { self.len } else { 0 };
-        // SAFETY: mapped as long as `self` lives, and aligned as pages are. Any other user of the mapped file
-        // is another process, or accesses these words by atomic operations only.
+        // SAFETY: the words are mapped as long as `self` lives, and are aligned as pages are. Any other user
+        // of the mapped file is another process, or accesses these words by atomic operations only.
         unsafe { std::slice::from_raw_parts(self.at.cast(), bytes / WORD as usize) }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: this type owns the mapping; a program that uses its address for
-        // longer keeps the value for longer.
+        // SAFETY: this type owns the mapping. A program that uses the mapping's address for longer keeps this
+        // value for longer.
         let _ = unsafe { munmap(self.at.cast(), self.len) };
     }
 }

@@ -1,8 +1,8 @@
 //! Keeps this project's work in a program's process from disturbing the program: no signal handler runs
 //! during the work, and no signal that the work causes reaches the program.
 //!
-//! Unsafe, because of C functions. A signal handler may call all functions here: none allocates or takes a
-//! lock.
+//! The code is unsafe because this module calls C functions. A signal handler may call all functions here,
+//! because no function allocates or takes a lock.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -77,8 +77,8 @@ impl Drop for SignalsBlocked {
             }
         }
         BLOCKED.set(BLOCKED.get() - 1);
-        // SAFETY: `mask` is what pthread_sigmask gave; errno is this thread's. The call delivers a pending
-        // signal. The signal's handler restores errno, unless the handler is broken anyway.
+        // SAFETY: pthread_sigmask has filled `mask`, and errno belongs to this thread. The call delivers a
+        // pending signal. The signal's handler restores errno, unless the handler is broken anyway.
         unsafe {
             *libc::__errno_location() = self.errno;
             libc::pthread_sigmask(libc::SIG_SETMASK, &self.mask, null_mut());
@@ -107,8 +107,9 @@ fn take(signal: libc::c_int) {
     }
 }
 
-/// Writes a line to stderr, if stderr takes it within a time. If the reader of stderr is slower, or if there
-/// is no reader, the line is lost, because no line may cause the program's death. errno does not change.
+/// Writes a line to stderr, if stderr takes the line within this time. If the reader of stderr is slower, or
+/// if there is no reader, the line is lost, because no line may cause the program's death. errno does not
+/// change.
 pub fn say(line: &str, within: Duration) {
     // A line that a pipe has room for is written as a whole.
     let line = line.as_bytes().get(..libc::PIPE_BUF).unwrap_or(line.as_bytes());
@@ -130,7 +131,7 @@ mod tests {
     use super::*;
 
     fn raise(signal: libc::c_int) {
-        // SAFETY: sends a signal to this thread, which blocks it.
+        // SAFETY: the call sends a signal to this thread, and this thread blocks the signal.
         unsafe { libc::pthread_kill(libc::pthread_self(), signal) };
     }
 

@@ -3,7 +3,7 @@
 use hypertrace_abi::clock::ticks;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Returns a lease token: a nonzero number that no other holder has. May be called in a signal handler.
+/// Returns a lease token: a nonzero number that no other holder has. A signal handler may call this function.
 pub fn token() -> u64 {
     let mut token = [0; 8];
     match getrandom(&mut token, GetRandomFlags::NONBLOCK) {
