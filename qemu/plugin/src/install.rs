@@ -54,7 +54,7 @@ fn register<P: Events>(qemu: &Qemu) {
     qemu.on_end::<P>();
 }
 
-/// The callbacks of two parts.
+/// The callbacks of two parts of the plugin: each event goes to both parts.
 struct Both<A, B>(PhantomData<(A, B)>);
 
 impl<A: Events, B: Events> Events for Both<A, B> {

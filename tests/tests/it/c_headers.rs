@@ -22,7 +22,7 @@ fn object(compiler: &Path, options: &[&str], source: &Path) -> Vec<u8> {
     let mut command = Command::new(compiler);
     command.args(WARNINGS).args(options).arg("-I").arg(root().join("guest-lib/include"));
     succeed(command.args(["-c", "-o"]).arg(&made).arg(source));
-    // objcopy comes with the assembler.
+    // A machine that has the assembler has objcopy, too.
     let code = folder.path().join("code");
     let mut copy = Command::new("objcopy");
     succeed(copy.args(["-O", "binary", "--only-section=.text"]).args([&made, &code]));

@@ -161,7 +161,8 @@ fn a_program_without_a_usable_counter_has_its_own_clock() {
     assert_eq!((summary.faults.len(), summary.reference_points), (0, 200));
     let mut turns = Vec::new();
     traced::events(dir.path(), |event| {
-        // The host's own counter is exact, and the other clock's map has a bound.
+        // The times of the host's own counter are exact, and the times of the other clock have an error
+        // bound.
         let is_exact = event.bound_ns == Some(0);
         if &*event.name == "turn" {
             assert_eq!(is_exact, event.client == Some(1), "{event:?}");

@@ -172,7 +172,7 @@ impl Buffers {
         self.parts(u32::MAX, &Buffer::ALL)
     }
 
-    /// Copies events of pages in these buffers that did not move, at most `most` times for each CPU.
+    /// Copies events from pages of these buffers that could not move, at most `most` times for each CPU.
     fn parts(&mut self, most: u32, of: &[Buffer]) -> Result<(), Error> {
         let mut page = vec![0; self.page_size];
         for cpu in self.cpus.iter_mut().filter(|cpu| of.contains(&cpu.buffer)) {

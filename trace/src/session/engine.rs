@@ -457,7 +457,7 @@ impl Engine {
         self.state.trace.block_until_drained();
     }
 
-    /// Closes all files of events. Nothing is recorded afterwards.
+    /// Closes all files of events. After this call, the session records nothing.
     fn close(&mut self) {
         self.finished = true;
         self.simple.close(&mut self.state);

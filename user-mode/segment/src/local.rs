@@ -1,8 +1,8 @@
 //! The two pages that a segment has and a device does not: page L, which shows the host's state, and the
 //! bells, which replace a device's traps.
 //!
-//! This module needs unsafe code to reach one 32-bit half of a 64-bit word, and because it knows some
-//! mappings by their addresses alone.
+//! The code is unsafe because this module reaches one 32-bit half of a 64-bit word, and knows some mappings
+//! by their addresses alone.
 #![allow(unsafe_code)]
 
 use hypertrace_abi::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, fence};

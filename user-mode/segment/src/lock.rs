@@ -155,7 +155,7 @@ impl LockFile {
     }
 
     /// Opens the same file again, by a new description without locks. In a forked child, the call lets go of
-    /// the parent's locks. Without a /proc the file is closed.
+    /// the parent's locks. If there is no /proc, then the file is closed.
     pub fn reopen(&self) {
         let own = self.borrow().and_then(own_description);
         self.close();

@@ -37,7 +37,7 @@ pub(super) enum Region {
     Unknown,
     /// Aligned region of a kernel's stack. The value is the upper bits of the region's addresses
     Kernel(u64),
-    /// Any other stack of this address space. The stack's addresses are near its frames
+    /// Any other stack of this address space, recognized by addresses near the stack's frames
     Near(u64),
 }
 
@@ -56,7 +56,7 @@ impl Region {
     }
 }
 
-/// A shadow stack without its frames.
+/// A shadow stack; [`Open`](super::open::Open) has the stack's frames.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stack {
     pub region: Region,

@@ -245,7 +245,8 @@ impl Stacks {
         self.fresh = self.open.push(Frame { function: named(target), time, ..top });
     }
 
-    /// Stops recording: functions whose entries are written get exits. Calls and returns are still followed.
+    /// Stops recording: functions whose entries are written get exits. The shadow stacks still follow calls
+    /// and returns.
     pub fn pause(&mut self, time: u64, out: &mut impl FnMut(Record)) {
         let time = self.advance(time);
         self.open.pause(time, out);
@@ -255,7 +256,7 @@ impl Stacks {
     pub fn replay(&mut self, time: u64, out: &mut impl FnMut(Record)) {
         let time = self.advance(time);
         if self.open.is_paused() {
-            // A written entry keeps its name.
+            // An entry that is written cannot get another name.
             self.fresh = false;
             self.open.replay(time, out);
         }
@@ -304,7 +305,7 @@ impl Stacks {
     /// dropped; otherwise the stack is empty.
     #[cold]
     fn switch(&mut self, slot: u64, end: u64, time: u64, out: &mut impl FnMut(Record)) {
-        // All entries are written from now on, and a written entry keeps its name.
+        // All entries are written now, and an entry that is written cannot get another name.
         self.fresh = false;
         let region = self.open.region(slot, &self.settings);
         if self.open.stack.region == Region::Unknown {

@@ -66,7 +66,7 @@ impl Symbols {
     /// Adds the functions of another file, as [`read`](Self::read) does.
     ///
     /// # Errors
-    /// As for [`read`](Self::read). Nothing is added then.
+    /// As for [`read`](Self::read). If there is an error, then nothing is added.
     pub fn add(&mut self, source: &Source) -> Result<()> {
         let path = source.path.as_path();
         let advice =

@@ -185,7 +185,8 @@ extern "C" fn stored_in_memory(_: c_uint, _: Access, address: u64, base: *mut c_
 
 extern "C" fn jumps(vcpu: c_uint, word: *mut c_void) {
     let Some(recorder) = recorder() else { return };
-    // SAFETY: `translated` has given the word, and QEMU calls this on the thread that runs the vCPU.
+    // SAFETY: `observe_jump` has registered this word, and QEMU calls this function on the thread that runs
+    // the vCPU.
     unsafe {
         at(vcpu, word, |site, tracer, now| tracer.jump(site, recorder.code(), site.target, now));
     }

@@ -40,7 +40,8 @@ extern "C" fn called(vcpu: c_uint, access: Access, slot: u64, word: *mut c_void)
     if value.is_none() && !access.is_store() {
         return;
     }
-    // SAFETY: `observe` has given the word, and QEMU calls this on the thread that runs the vCPU.
+    // SAFETY: `observe` has registered this word, and QEMU calls this function on the thread that runs the
+    // vCPU.
     unsafe {
         at(vcpu, word, |site, tracer, now| {
             // QEMU 7.2 also calls back for a store of an atomic instruction after the call.

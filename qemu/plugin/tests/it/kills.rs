@@ -129,7 +129,7 @@ fn records(dir: &Path) -> Vec<PathBuf> {
     files.filter(|file| file.extension().is_some_and(|extension| extension == "dat")).collect()
 }
 
-/// Returns the number of records in a file, which zeros follow.
+/// Returns the number of records in a file whose last bytes are zeros.
 fn written(file: &Path) -> u64 {
     let bytes = fs::read(file).unwrap();
     let last = bytes.iter().rposition(|byte| *byte != 0);

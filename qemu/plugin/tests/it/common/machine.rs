@@ -33,7 +33,7 @@ pub struct Machine {
 pub const AARCH64: Machine = Machine {
     qemu: "qemu-system-aarch64",
     plugin: TO_6.file,
-    // This machine's device tree has a seed for KASLR.
+    // The device tree of the machine `virt` has a seed for KASLR.
     options: &[
         "-M",
         "virt",
