@@ -354,9 +354,9 @@ fn write(files: &mut Files, stream: &mut StreamFile, at: u64, bytes: &[u8]) -> R
     Ok(())
 }
 
-/// Returns true if the bytes begin with the header of a packet whose size is the first of `sizes`, and end
-/// with the header of a filler whose size is the last of `sizes`. If `sizes` has only one size, both headers
-/// are the same header.
+/// Returns true if the bytes begin with the header of a packet and end with the header of a filler: the
+/// packet has the first size of `sizes`, and the filler has the last size. If `sizes` has only one size, both
+/// headers are the same header.
 fn are_packets<const N: usize>(bytes: &[u8], sizes: [u64; N]) -> bool {
     let first = PacketHeader::read_from_prefix(bytes).map(|(header, _)| header);
     let last = PacketHeader::read_from_suffix(bytes).map(|(_, header)| header);

@@ -105,7 +105,8 @@ impl Host {
             && !points.is_finished()
         {
             self.state.wake_points();
-            // Only a sleeping thread is given up, because a thread that is awake may have a pass to end.
+            // The host gives up only a sleeping thread, because a thread that is awake may have a pass to
+            // end.
             if self.state.sleeps.load(Relaxed) && begin.elapsed() > MAX_WAKING {
                 self.points = None;
                 return vec![("not_woken", 1)];

@@ -28,7 +28,7 @@ pub struct Config {
     /// Size of the file in bytes, a power of two, if the file is the memory of a VM's PCI function; `None` if
     /// programs of this host use the file.
     pub vm_memory: Option<u64>,
-    /// Clients below this number relay points of others, as an emulator's plugin does.
+    /// Clients below this number relay the points of other clients, as an emulator's plugin does.
     pub relays: u32,
     /// When and how much to drain.
     pub policy: Policy,

@@ -21,7 +21,8 @@ const CLIENTS: u32 = 3;
 const EVENTS: u64 = 20_000;
 /// Time that a pass spends on one client.
 const BUDGET: Duration = Duration::from_micros(100);
-/// Numbers of calls of which one call fails, in runs with many faults and in runs with few faults.
+/// In a run, one call in this number of calls fails: some runs have many faults, and some runs have few
+/// faults.
 const ONE_OF: [u64; 3] = [4, 20, 100];
 
 fn runs() -> u64 {

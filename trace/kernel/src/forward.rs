@@ -29,7 +29,7 @@ use std::time::Duration;
 /// Maximum size of a piece in bytes: the room in a field of an event.
 pub const PIECE: usize = 8 * hypertrace_abi::event::MAX_SLICE;
 
-/// Maximum number of a CPU's pages in a pass, so that a busy CPU does not hold up the others.
+/// Maximum number of a CPU's pages in a pass, so that a busy CPU does not hold up the other CPUs.
 const MAX_PAGES: u32 = 4096;
 
 /// Maximum number of times that the recorder reads the last pages. The recorder reads less often if the

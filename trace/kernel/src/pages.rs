@@ -21,7 +21,7 @@ use std::time::Duration;
 /// this size (pipe(7)).
 const PIPE: usize = 1 << 20;
 
-/// Maximum number of splices for one CPU in a pass, so that a busy CPU does not hold up the others.
+/// Maximum number of splices for one CPU in a pass, so that a busy CPU does not hold up the other CPUs.
 const MAX_SPLICES: u32 = 64;
 
 /// Time between passes if somebody reads the recording while it goes on.

@@ -90,9 +90,9 @@ impl TraceFiles {
 }
 
 /// Number of words of the guests' schema logs (256 KiB) that any clients may use up in a pass. A pass may
-/// read another 256 KiB, of which each client has an equal part that no other client can use up. A guest can
-/// make its log full with one store, so the pass must not take longer for logs than for the clients' records.
-/// If up to 16 logs are full, a pass reads all these logs.
+/// read another 256 KiB. Each client has an equal part of these 256 KiB, and no other client can use up this
+/// part. A guest can make its log full with one store, so the pass must not take longer for logs than for the
+/// clients' records. If up to 16 logs are full, a pass reads all these logs.
 pub(crate) const LOG_WORDS: u64 = 1 << 15;
 
 /// State that all sources of a session share.

@@ -404,7 +404,7 @@ impl Segment {
         self.mode
     }
 
-    /// Returns the number of clients that relay others' points, and the number of all clients.
+    /// Returns the number of clients that relay the points of other clients, and the number of all clients.
     pub fn clients(&self) -> (u32, u32) {
         let all = self.geometry.clients;
         (u32::try_from(self.page.vcpu_clients).map_or(all, |n| n.min(all)), all)

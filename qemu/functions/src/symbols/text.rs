@@ -65,8 +65,8 @@ pub(crate) fn check_count(bytes: &[u8], path: &Path) -> Result<()> {
         bytes.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(COUNT.as_bytes()));
     let stated = stated.and_then(|number| str::from_utf8(number).ok()?.trim().parse::<u64>().ok());
     let mut lines = bytes.split(|byte| *byte == b'\n').filter_map(parse);
-    // The stated number may include the marks, because some recorders count the marks, too. In either case a
-    // cut file has too few lines, because the marks are the last lines.
+    // The stated number may include the marks, because some recorders count the marks, too. Whether or not
+    // the number includes the marks, a cut file has too few lines, because the marks are the last lines.
     let there = lines.clone().count() as u64;
     match stated {
         _ if lines.all(|(.., name)| MARKS.contains(&name)) => {
