@@ -110,7 +110,7 @@ impl Faults {
         let ran = thread::scope(|scope| {
             scope.spawn(move || receiver.recv().map(|listener: OwnedFd| self.supervise(&listener)));
             let run = move || {
-                // The supervisor ends if it gets no listener.
+                // If `listen` fails, then the supervisor gets no listener and ends.
                 let listener = listen()?;
                 let sent = sender.send(listener);
                 drop(sender);

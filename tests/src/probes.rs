@@ -15,7 +15,7 @@ pub const TRACEFS: &str = "[ -e /sys/kernel/tracing/trace ] || \
     mount -t tracefs none /sys/kernel/tracing 2> /dev/null || true";
 
 const ATTACHED: &str = "attached";
-/// Maximum time for attaching.
+/// Maximum time in which bpftrace attaches to the probes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A bpftrace that counts.

@@ -157,7 +157,7 @@ impl<S: EventSink> Drain<S> {
 
     /// Drains every client for a share of time, and calls `between` before each step and at the end. If
     /// nothing has moved since the last pass and nobody has asked for this pass, only looks at the heads and
-    /// bells. Returns the time until the next pass: zero if a client has more.
+    /// bells. Returns the time until the next pass: zero if a client has more records.
     pub(crate) fn pass(&mut self, between: &mut dyn FnMut()) -> Duration {
         // ORDERING: pairs with the Release in `wake_drain`: this pass sees the reason for which a thread
         // requested the pass, or another request follows.
@@ -335,7 +335,7 @@ impl<S: EventSink> Drain<S> {
     }
 
     /// Begins a generation if a VM's guest has booted since the last call. The rings still hold records of
-    /// the boot before, and the new guest waits until the rings are empty.
+    /// the previous boot, and the new guest waits until the rings are empty.
     fn look_at_boot(&mut self) {
         let state = Arc::clone(&self.state);
         let local = state.segment.local();
@@ -492,7 +492,7 @@ impl<S: EventSink> Drain<S> {
         self.drain_clients(&mut || {}, |clients, sink, rings| clients.drain_rest(sink, rings));
     }
 
-    /// Counts as lost the records that are left, which the sink could not take.
+    /// Counts the records that the sink could not take as lost.
     fn discard_unread(&mut self) {
         let Drain { state, sink, clients, .. } = self;
         let mut rings = Used { host: state, heads: Vec::new(), between: &mut || {} };

@@ -117,7 +117,7 @@ impl Host {
     }
 }
 
-/// Longest time for tries to wake the points thread.
+/// Maximum time for which the host tries to wake the points thread.
 const MAX_WAKING: Duration = Duration::from_secs(1);
 
 /// Waits for a thread's end. Returns the thread's counters, or one panic if the thread ended by a panic.

@@ -112,7 +112,8 @@ mod tests {
     use super::*;
     use std::fs::{self, Permissions};
 
-    /// Returns the rights that this user's file with this mode and these capabilities gives to a starter.
+    /// Returns the rights that a file of this user gives to a starter, if the file has this mode and these
+    /// capabilities.
     fn given_by(
         mode: u32,
         capabilities: &[u8],

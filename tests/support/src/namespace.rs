@@ -25,7 +25,8 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts a file system of this type with these options. Returns `None`, with a report, if that fails.
+    /// Mounts a file system of this type with these options. Returns `None`, with a report, if the file
+    /// system cannot be mounted.
     pub fn new(kind: &str, options: &str) -> Option<Mount> {
         let tried = WAYS.map(|way| Mount::try_new(way, kind, options));
         let mut why = String::new();

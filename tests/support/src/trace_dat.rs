@@ -531,7 +531,7 @@ impl TraceDat {
         .concat()
     }
 
-    /// Returns the formats of ftrace's own events, and those of all other systems.
+    /// Returns the formats of ftrace's own events, and the formats of all other systems' events.
     fn event_formats(&self) -> (Vec<u8>, Vec<u8>) {
         let of = |system: &str| {
             let texts = self.formats.iter().filter(|(s, _)| s == system);

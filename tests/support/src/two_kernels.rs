@@ -98,7 +98,7 @@ pub struct World {
     is_two: bool,
     /// Whether the second guest is the first guest's VM, started again: see [`World::restart`].
     is_restarted: bool,
-    /// False words of the second guest.
+    /// False information that the second guest gives.
     lies: Lies,
     /// Halts of the first CPU that the second CPU's vCPU ended: see [`World::wake_across`].
     pub woken: Vec<Halt>,

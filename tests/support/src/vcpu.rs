@@ -57,7 +57,7 @@ pub struct Vcpu {
     pub events: Vec<(u64, What)>,
     /// Time within regions: in the guest, in the kernel, in the VMM, runnable, and blocked.
     pub truth: [u64; 5],
-    /// Time within regions that is in exits for loads: in the kernel, in the VMM, and waiting.
+    /// Time of exits for loads within regions: in the kernel, in the VMM, and waiting.
     pub loads: [u64; 3],
     now: u64,
     random: u64,
@@ -286,8 +286,8 @@ pub fn session(vcpus: &[Vcpu]) -> Made {
     made
 }
 
-/// Makes the kernel's trace of these vCPUs, each on its own CPU. `keep` decides about the events by their
-/// numbers.
+/// Makes the kernel's trace of these vCPUs, each on its own CPU. `keep` gets the number of an event, and
+/// returns whether the trace has the event.
 pub fn trace(vcpus: &[Vcpu], keep: impl Fn(usize) -> bool) -> TraceDat {
     let mut number = 0;
     let (id, version) = recorded(made::BOOT, 0);

@@ -54,7 +54,7 @@ fn each_reference_point_is_between_its_exit_and_the_next_entry() {
     });
 }
 
-/// Counts a client's stores to EMIT, each of which must be followed by the expected events.
+/// Counts a client's stores to EMIT, and asserts that the expected events follow each store.
 fn pictures(kernel: &[Traced], client: u32, emit: u64, has_entry: bool) -> u64 {
     let store = format!("kvm_mmio: mmio write len 8 gpa {emit:#x} val 0x");
     let mark = format!("tracing_mark_write: guest_hypertrace vcpu {client} client {client} args ");

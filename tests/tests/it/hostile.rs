@@ -78,7 +78,7 @@ fn hostile_acts_in_sequence() {
     TestRunner::new(config).run(&(acts, modes), run).unwrap();
 }
 
-/// Runs one of two vCPUs on the hostile client.
+/// Runs one of the two vCPUs, which use the hostile client.
 fn act_until(done: &AtomicBool, host: &Host, vcpu: u8) {
     let config = Config::default();
     let rng = TestRng::from_seed(config.rng_algorithm, &[vcpu + 1; 32]);

@@ -1,4 +1,4 @@
-//! Imports between the modules of a crate, which must have an order without circles.
+//! The modules of a crate must not import each other in a circle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

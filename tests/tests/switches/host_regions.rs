@@ -83,7 +83,7 @@ fn a_region_has_fields_and_an_id_that_its_thread_counts() {
         "fields_bare_begin id 3",
         "fields_bare_end id 3",
         "fields_outer_end id 1",
-        // The begin of this region is off.
+        // The event for this region's begin is switched off.
         "fields_bare_end id 0",
     ];
     assert_eq!(Vec::from_iter(own.map(shown)), expected);

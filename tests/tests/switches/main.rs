@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests that switch the events of the whole program, and so wait for each other.
+//! Tests that switch the events of the whole program. Therefore the tests wait for each other.
 
 mod declared;
 mod host_regions;

@@ -201,7 +201,7 @@ pub(crate) fn write(
 /// at which the buffer's pages begin. `pages` returns the places of the pages, and the offset of their end.
 ///
 /// # Errors
-/// The errors of `pages`.
+/// If `pages` fails.
 pub(crate) fn parts<E>(
     first: &[u8],
     sections: &[(u16, u64)],

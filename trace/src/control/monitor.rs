@@ -135,9 +135,9 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Listens in the directory `dir`. `execute` executes one command, and returns the reply's text or an
-    /// error message. If `execute` panics, the client gets an error, and the next command is executed as
-    /// usual.
+    /// Starts a monitor that listens in the directory `dir`. `execute` executes one command, and returns the
+    /// reply's text or an error message. If `execute` panics, the client gets an error, and the next command
+    /// is executed as usual.
     ///
     /// # Errors
     /// If the socket cannot be made, or another monitor listens at the socket. The call replaces the socket

@@ -23,8 +23,8 @@ pub(crate) struct Context<'a> {
     pub domain: Domain,
     pub clock: u32,
     pub lease: OpenLease,
-    /// True if the drain has not read the guests' schema logs before this ring. In this case, a reference
-    /// point with an unknown text waits for the next pass.
+    /// True if the drain has not read the guests' schema logs before it drains this ring. In this case, a
+    /// reference point with an unknown text waits for the next pass.
     pub points_wait: bool,
     /// The account that pays for this ring's new names.
     pub payer: Account,

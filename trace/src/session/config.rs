@@ -94,8 +94,8 @@ pub enum Destination {
     /// Descriptor of an empty directory of this user, for a process that can no longer find the directory by
     /// its path. Such a process opened the directory before it entered its jail, or got the descriptor from
     /// another process. The path appears in messages, and in the path of a
-    /// [snapshot](crate::Session::snapshot). With a descriptor, [`Session::serve`](crate::Session::serve)
-    /// needs `/proc`.
+    /// [snapshot](crate::Session::snapshot). If the session has a descriptor, then
+    /// [`Session::serve`](crate::Session::serve) needs `/proc`.
     Fd(OwnedFd, PathBuf),
     /// Stream socket to which the journal is written. `hypertrace receive` makes a session of the journal.
     /// The session must be the socket's only writer. The session opens no file, and never waits for the

@@ -210,8 +210,8 @@ impl Session {
 
     /// Returns the descriptors that the session holds, for a process that closes all its other descriptors.
     /// The list has the descriptors of the session's directories and files, or the descriptor of the
-    /// journal's socket. Files that the session opens later are in these directories. The list lacks the
-    /// descriptors of triggers and of other backends, so add triggers after the fork.
+    /// journal's socket. The session opens later files by the descriptors of its directories. The list lacks
+    /// the descriptors of triggers and of other backends, so add triggers after the fork.
     pub fn descriptors(&self) -> Vec<RawFd> {
         let mut all = Vec::new();
         let mut add = |fd: BorrowedFd<'_>| all.push(fd.as_raw_fd());

@@ -18,7 +18,7 @@ enum Event {
     Space(u64),
 }
 
-/// Returns slots of a few stacks, and any other slots. Some of the stacks are near each other, and some
+/// Generates slots of a few stacks, and any other slots. Some of the stacks are near each other, and some
 /// stacks are far apart.
 fn slot() -> impl Strategy<Value = u64> {
     let stack = prop_oneof![

@@ -1,4 +1,5 @@
-//! Numbers of vCPUs to which instructions add, without a callback. Scoreboards exist from API 2 on.
+//! Scoreboards: numbers of each vCPU, to which the guest's instructions add without a callback. Scoreboards
+//! exist from API 2 on.
 //!
 //! The code is unsafe because the API's functions are C functions.
 #![allow(unsafe_code)]

@@ -60,7 +60,7 @@ pub struct StackPointer {
 }
 
 impl StackPointer {
-    /// Makes the copies. `None` before API 2.
+    /// Makes the copies. Returns `None` before API 2.
     pub fn new() -> Option<StackPointer> {
         let copies = Scoreboard::new(LEVELS)?;
         let [is_wrong, is_given_up] = [false; 2].map(AtomicBool::new);
