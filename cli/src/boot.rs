@@ -21,9 +21,10 @@ use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
-use watch::Watch;
+use watch::{look, watch};
 
 /// Default directory of boots.
 const DEFAULT: &str = "hypertrace.boot";
@@ -294,9 +295,9 @@ fn record_one(args: &Args, out: &Folder, name: &str, console: &str) -> Result<()
     record.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file.try_clone()?);
     record.process_group(0);
     let mut child = record.spawn().context("cannot start the recorder")?;
-    let watch = args.until.as_ref();
-    let watch = watch.map(|_| Watch::new(out.clone(), here.join(name), args.options()));
-    let (status, is_told) = wait(&mut child, args.limit, watch)?;
+    let (dir, options) = (here.join(name), args.options());
+    let look = |is_over: &AtomicBool| look(out, &dir, &options, is_over);
+    let (status, is_told) = wait(&mut child, args.limit, args.until.as_ref().map(|_| look))?;
     let has_kernel = here.join(name).join(hypertrace_kernel::FILE).exists();
     if !has_kernel {
         bail!("{} was not recorded: {status}\n{}", args.vmm[0].display(), end_of(file)?.trim_end());
@@ -307,29 +308,34 @@ fn record_one(args: &Args, out: &Folder, name: &str, console: &str) -> Result<()
     Ok(())
 }
 
-/// Waits for a recorder. A signal, the limit or the stage that is watched for ends the recorder's VMM.
+/// Waits for a recorder. A signal, the limit or the stage that `look` has seen ends the recorder's VMM.
 /// Returns also whether one of these has ended the VMM.
 fn wait(
     child: &mut Child,
     limit: Option<Duration>,
-    mut watch: Option<Watch>,
+    look: Option<impl Fn(&AtomicBool) -> Result<bool> + Sync>,
 ) -> Result<(ExitStatus, bool)> {
     let started = Instant::now();
-    let mut is_told = false;
-    loop {
-        if let Some(status) = child.try_wait().context("cannot wait for the recorder")? {
-            return Ok((status, is_told));
+    let [has_seen, is_over] = [const { AtomicBool::new(false) }; 2];
+    thread::scope(|scope| {
+        // A look reads the whole recording, and must not delay the other reasons to end the VMM.
+        if let Some(look) = &look {
+            scope.spawn(|| watch(|| look(&is_over), &has_seen, &is_over));
         }
-        let is_over = limit.is_some_and(|limit| started.elapsed() > limit);
-        let sees = |watch: &mut Watch| !is_told && watch.sees();
-        let is_over = is_over || watch.as_mut().is_some_and(sees);
-        if !is_told && (is_over || Interrupts::came().is_some()) {
-            is_told = true;
-            // The signal goes to the recorder and to all processes of the VMM that stay in its group.
-            let _ = kill_process_group(Pid::from_child(child), Signal::TERM);
+        loop {
+            if let Some(status) = child.try_wait().transpose() {
+                let is_told = is_over.swap(true, Relaxed);
+                return Ok((status.context("cannot wait for the recorder")?, is_told));
+            }
+            let is_late = limit.is_some_and(|limit| started.elapsed() > limit);
+            let is_to_end = is_late || has_seen.load(Relaxed) || Interrupts::came().is_some();
+            if is_to_end && !is_over.swap(true, Relaxed) {
+                // The signal goes to the recorder and to all processes of the VMM that stay in its group.
+                let _ = kill_process_group(Pid::from_child(child), Signal::TERM);
+            }
+            thread::sleep(PERIOD);
         }
-        thread::sleep(PERIOD);
-    }
+    })
 }
 
 /// Returns the end of a file.
@@ -338,4 +344,27 @@ fn end_of(mut file: File) -> Result<String> {
     let mut bytes = Vec::new();
     file.take(MAX_OUTPUT).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_that_takes_long_does_not_delay_the_limit() {
+        let mut child = Command::new("sleep").arg("100").process_group(0).spawn().unwrap();
+        let begun = Instant::now();
+        let takes_long = |is_over: &AtomicBool| {
+            while !is_over.load(Relaxed) && begun.elapsed() < Duration::from_secs(30) {
+                thread::sleep(PERIOD);
+            }
+            Ok(false)
+        };
+
+        let (status, is_told) =
+            wait(&mut child, Some(Duration::from_millis(100)), Some(takes_long)).unwrap();
+
+        assert!(!status.success() && is_told, "{status}");
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    }
 }

@@ -147,10 +147,10 @@ impl Machine {
             .stdout(Stdio::piped())
             .stderr(File::create(folder.join("messages")).unwrap());
         let (qemu, mut channel) = start(command);
-        let said = within_limit(qemu, || channel.line());
-        let console = || fs::read(&console).unwrap_or_default();
-        assert_eq!(said, "ready", "no boot: {}", String::from_utf8_lossy(&console()));
-        Machine { folder: shared, qemu, channel: Mutex::new(channel) }
+        let (said, is_killed) = within_limit(qemu, || channel.line());
+        let machine = Machine { folder: shared, qemu, channel: Mutex::new(channel) };
+        assert_eq!(said, "ready", "no boot: {}", machine.end(is_killed));
+        machine
     }
 
     /// Runs a script of the shell in the machine as root, in an empty folder and after all other scripts. The
@@ -169,7 +169,7 @@ impl Machine {
             LIMIT.as_secs()
         );
         fs::write(folder.join("script"), script).unwrap();
-        let code = within_limit(self.qemu, || {
+        let (code, is_killed) = within_limit(self.qemu, || {
             writeln!(channel.to, "{number}").unwrap();
             channel.line()
         });
@@ -177,9 +177,23 @@ impl Machine {
         let [stdout, stderr] =
             ["stdout", "stderr"].map(|name| String::from_utf8_lossy(&text(name)).into_owned());
         let code = code.parse();
-        let code = code.unwrap_or_else(|_| panic!("the machine has ended: {stdout}\n{stderr}"));
+        let code = code.unwrap_or_else(|_| panic!("{}\n{stdout}\n{stderr}", self.end(is_killed)));
         [QEMU, KERNEL, BUSYBOX].into_iter().for_each(capability::used);
         (Ran { code, stdout, stderr }, folder)
+    }
+
+    /// Returns a text about the machine's end: whether the limit or QEMU itself ended the machine, with the
+    /// end of what QEMU and the machine's kernel have written.
+    fn end(&self, is_killed: bool) -> String {
+        let why = match is_killed {
+            true => format!("the machine was killed after {LIMIT:?}, which is the limit"),
+            false => "the machine has ended by itself".into(),
+        };
+        let written = ["messages", "console"].map(|name| {
+            let text = fs::read(self.folder.with_file_name(name)).unwrap_or_default();
+            String::from_utf8_lossy(&text[text.len().saturating_sub(4096)..]).into_owned()
+        });
+        format!("{why}; QEMU's messages: {}\nconsole: {}", written[0], written[1])
     }
 }
 
@@ -212,18 +226,21 @@ fn start(mut command: Command) -> (Pid, Channel) {
     started.recv().unwrap()
 }
 
-/// Calls `wait`, which waits for the machine, and kills the machine if this takes too long.
-fn within_limit<T>(qemu: Pid, mut wait: impl FnMut() -> T) -> T {
+/// Calls `wait`, which waits for the machine, and kills the machine if this takes too long. Returns also
+/// whether the machine was killed.
+fn within_limit<T>(qemu: Pid, mut wait: impl FnMut() -> T) -> (T, bool) {
     let (ended, is_ended) = mpsc::channel::<()>();
     thread::scope(|scope| {
-        scope.spawn(move || {
-            if is_ended.recv_timeout(LIMIT) == Err(mpsc::RecvTimeoutError::Timeout) {
+        let limit = scope.spawn(move || {
+            let is_late = is_ended.recv_timeout(LIMIT) == Err(mpsc::RecvTimeoutError::Timeout);
+            if is_late {
                 let _ = kill_process(qemu, Signal::KILL);
             }
+            is_late
         });
         let done = wait();
         drop(ended);
-        done
+        (done, limit.join().unwrap())
     })
 }
 

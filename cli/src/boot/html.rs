@@ -67,7 +67,8 @@ fn table(
     scrolled(out, caption, |out| {
         write!(out, "<table><caption>{caption}</caption>\n<thead><tr>")?;
         for (at, head) in heads.iter().enumerate() {
-            let class = if at == 0 { " class=\"name\"" } else { "" };
+            let is_text = at == 0 || ["did", "wait"].contains(head);
+            let class = if is_text { " class=\"name\"" } else { "" };
             write!(out, "<th scope=\"col\"{class}>{head}</th>")?;
         }
         out.push_str("</tr></thead>\n<tbody>\n");
@@ -112,8 +113,8 @@ fn stages(out: &mut String, boot: &Boot) -> fmt::Result {
     let since = |ts: i64| ts.saturating_sub(begin).max(0).unsigned_abs();
     out.push_str("<h2>Stages</h2>\n");
     out.push_str("<table class=\"wide\"><thead><tr>");
-    for head in ["stage", "from", "took", "share"] {
-        write!(out, "<th scope=\"col\">{head}</th>")?;
+    for (head, class) in [("stage", "name"), ("from", ""), ("took", ""), ("share", "")] {
+        write!(out, "<th scope=\"col\" class=\"{class}\">{head}</th>")?;
     }
     out.push_str("<td></td></tr></thead>\n<tbody>\n");
     for (at, stage) in boot.stages.iter().enumerate() {
@@ -122,7 +123,7 @@ fn stages(out: &mut String, boot: &Boot) -> fmt::Result {
         let class = if stage.is_unknown() { "p-unknown" } else { "p-on_cpu" };
         writeln!(
             out,
-            "<tr><th scope=\"row\"><a href=\"#s{at}\">{}</a></th><td>{}</td><td>{}</td><td class=\"share\">{}%</td>\
+            "<tr><th scope=\"row\" class=\"name\"><a href=\"#s{at}\">{}</a></th><td>{}</td><td>{}</td><td class=\"share\">{}%</td>\
              <td class=\"bar\"><svg class=\"bar\" aria-hidden=\"true\"><rect class=\"{class}\" x=\"{:.2}%\" \
              width=\"{:.2}%\" height=\"100%\"/></svg></td></tr>",
             Html(&short(&stage.name)),
@@ -136,7 +137,7 @@ fn stages(out: &mut String, boot: &Boot) -> fmt::Result {
     for point in &boot.points {
         writeln!(
             out,
-            "<tr><td>{}</td><td>{}</td><td></td><td></td><td></td></tr>",
+            "<tr><td class=\"name\">{}</td><td>{}</td><td></td><td></td><td></td></tr>",
             Html(&point.name),
             time(since(point.ts_ns))
         )?;
@@ -155,7 +156,7 @@ fn section(out: &mut String, at: usize, stage: &Stage) -> fmt::Result {
         time(total)
     )?;
     threads(out, stage)?;
-    out.push_str("<div class=\"columns\"><div>");
+    out.push_str("<div class=\"beside\"><div>");
     if !stage.exits.is_empty() {
         table(out, "Exits of vCPUs", &["touched", "exits", "time"], |out| {
             for exit in stage.exits.iter().take(MAX_TABLE) {
@@ -177,7 +178,7 @@ fn section(out: &mut String, at: usize, stage: &Stage) -> fmt::Result {
             for step in stage.path.iter().take(MAX_TABLE) {
                 writeln!(
                     out,
-                    "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td class=\"share\">{}%</td></tr>",
+                    "<tr><th scope=\"row\">{}</th><td class=\"name\">{}</td><td>{}</td><td class=\"share\">{}%</td></tr>",
                     Html(&short(&step.name)),
                     step.part.label(),
                     time(step.ns),

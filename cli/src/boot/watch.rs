@@ -5,7 +5,9 @@ use anyhow::Result;
 use hypertrace_format::folder::Folder;
 use hypertrace_timeline::boot::{Boots, Options};
 use hypertrace_timeline::{Given, Recording};
-use std::path::PathBuf;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// Minimum time between two looks.
@@ -19,55 +21,56 @@ const FAILED: u32 = 2;
 /// Name of the copy of a recording, in the directory of the boots.
 const COPY: &str = ".copy";
 
-/// A stage that is looked for.
-pub struct Watch {
-    /// Directory of the boots, for copies of the recording.
-    out: Folder,
-    /// Directory of the recording.
-    dir: PathBuf,
-    options: Options,
-    next: Instant,
-    /// Number of looks that have failed since the last successful look.
-    failed: u32,
+/// Runs `look` again and again, until a look has seen the stage, or until `is_over` becomes true. `look` ends
+/// soon after `is_over` has become true.
+pub fn watch(look: impl Fn() -> Result<bool>, has_seen: &AtomicBool, is_over: &AtomicBool) {
+    // Number of looks that have failed since the last successful look.
+    let mut failed = 0;
+    while !is_over.load(Relaxed) {
+        let begun = Instant::now();
+        match look() {
+            Ok(true) => return has_seen.store(true, Relaxed),
+            Ok(false) => failed = 0,
+            Err(why) => {
+                failed += 1;
+                if failed == FAILED {
+                    let why =
+                        format_args!("--until cannot look into the growing recording: {why:#}");
+                    say(format_args!("{why}; --limit or Ctrl-C ends the VMM"));
+                }
+            }
+        }
+        let next = Instant::now() + pause(begun.elapsed());
+        while Instant::now() < next && !is_over.load(Relaxed) {
+            thread::sleep(PERIOD / 5);
+        }
+    }
 }
 
-impl Watch {
-    /// Returns a watch for the stage `options.until` of the recording in `dir`.
-    pub fn new(out: Folder, dir: PathBuf, options: Options) -> Watch {
-        Watch { out, dir, options, next: Instant::now(), failed: 0 }
-    }
+/// Looks for the stage `options.until` in the recording in `dir`. `out` is the directory of the boots, for a
+/// copy of the recording. Returns whether the stage has begun; false if `is_over` becomes true meanwhile.
+pub fn look(out: &Folder, dir: &Path, options: &Options, is_over: &AtomicBool) -> Result<bool> {
+    let seen = look_into_copy(out, dir, options, is_over);
+    // The look may have failed before it made the copy, so an error is ignored.
+    let _ = out.remove(COPY);
+    seen
+}
 
-    /// Looks for the stage if a look is due. Returns whether the stage has begun.
-    pub fn sees(&mut self) -> bool {
-        let begun = Instant::now();
-        if begun < self.next {
-            return false;
-        }
-        let seen = self.look();
-        // The look may have failed before it made the copy, so an error is ignored.
-        let _ = self.out.remove(COPY);
-        self.next = Instant::now() + pause(begun.elapsed());
-        self.failed = if seen.is_err() { self.failed.saturating_add(1) } else { 0 };
-        if let Err(why) = &seen
-            && self.failed == FAILED
-        {
-            let why = format_args!("--until cannot look into the growing recording: {why:#}");
-            say(format_args!("{why}; --limit or Ctrl-C ends the VMM"));
-        }
-        seen.unwrap_or(false)
+fn look_into_copy(
+    out: &Folder,
+    dir: &Path,
+    options: &Options,
+    is_over: &AtomicBool,
+) -> Result<bool> {
+    let file = out.new_file(COPY)?;
+    if !hypertrace_kernel::copy(dir, &file)? {
+        return Ok(false);
     }
-
-    fn look(&self) -> Result<bool> {
-        let file = self.out.new_file(COPY)?;
-        if !hypertrace_kernel::copy(&self.dir, &file)? {
-            return Ok(false);
-        }
-        let copy = self.out.by_descriptor().join(COPY);
-        // The session is opened with the copy, because the session has the events of the VMM and of programs
-        // in the guest.
-        let recording = Recording::open(&[Given::new(&self.dir), Given::new(copy)])?;
-        Ok(Boots::has_begun(&recording, &self.options)?)
-    }
+    let copy = out.by_descriptor().join(COPY);
+    // The session is opened with the copy, because the session has the events of the VMM and of programs in
+    // the guest.
+    let recording = Recording::open(&[Given::new(dir), Given::new(copy)])?;
+    Ok(Boots::has_begun(&recording, options, || is_over.load(Relaxed))?)
 }
 
 /// Returns the time from the end of a look to the next look.

@@ -173,10 +173,15 @@ pub(super) fn find_marked(recording: &Recording, options: &Options) -> Result<Fo
     Ok(pass.finish(warnings))
 }
 
-/// Reads the events of a recording until the stage that ends boots begins. Returns whether this stage has
-/// begun.
-pub(super) fn has_begun(recording: &Recording, options: &Options) -> Result<bool> {
-    Ok(read(recording, Pass::new(options), |pass| pass.has_until)?.0.has_until)
+/// Reads the events of a recording until the stage that ends boots begins, or until `is_over` returns true.
+/// Returns whether this stage has begun.
+pub(super) fn has_begun(
+    recording: &Recording,
+    options: &Options,
+    is_over: impl Fn() -> bool,
+) -> Result<bool> {
+    let pass = Pass::new(options);
+    Ok(read(recording, pass, |pass| pass.has_until || is_over())?.0.has_until)
 }
 
 /// Reads the events of a recording, as long as `is_enough` returns false.

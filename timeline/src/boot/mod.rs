@@ -216,12 +216,17 @@ impl Boots {
     }
 
     /// Returns whether the stage [`Options::until`] has begun in a boot. The recording may be a copy of the
-    /// data that have been recorded so far.
+    /// data that have been recorded so far. Once `is_over` returns true, the function stops reading and
+    /// returns false.
     ///
     /// # Errors
     /// If a stream or a trace is damaged.
-    pub fn has_begun(recording: &Recording, options: &Options) -> Result<bool> {
-        events::has_begun(recording, options)
+    pub fn has_begun(
+        recording: &Recording,
+        options: &Options,
+        is_over: impl Fn() -> bool,
+    ) -> Result<bool> {
+        events::has_begun(recording, options, is_over)
     }
 }
 

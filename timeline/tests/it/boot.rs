@@ -93,7 +93,7 @@ fn a_recording_says_whether_the_last_stage_has_begun() {
     let has_begun = |until: &str, mark: &str| {
         let mut options = Options::default();
         (options.marks, options.until) = (vec![mark.parse().unwrap()], Some(until.into()));
-        Boots::has_begun(&recording, &options).unwrap()
+        Boots::has_begun(&recording, &options, || false).unwrap()
     };
 
     for stage in ["VMM", "second vCPU", "user space"] {
@@ -102,6 +102,10 @@ fn a_recording_says_whether_the_last_stage_has_begun() {
     assert!(has_begun("clock", "clock=kvm:kvm_pio where port == 0x70"));
     assert!(!has_begun("clock", "clock=kvm:kvm_pio where port == 0x71"));
     assert!(!has_begun("kernel's image", "kvm:kvm_pio"));
+    // A reader that is told to stop has not seen the stage.
+    let mut options = Options::default();
+    options.until = Some("VMM".into());
+    assert!(!Boots::has_begun(&recording, &options, || true).unwrap());
 }
 
 #[test]
