@@ -18,6 +18,6 @@ pub use loom::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering, fence},
 };
 
-/// Does nothing, because loom has no signals, so there is no interruption to model.
+/// Does nothing: loom has no signals, and this fence only orders a thread against its own signal handler.
 #[cfg(hypertrace_loom)]
 pub fn compiler_fence(_: Ordering) {}

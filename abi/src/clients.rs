@@ -3,12 +3,14 @@
 //! The host's side of all clients of a device or a segment: how far each client was read, and how the clients
 //! take turns.
 //!
-//! A pass gives each client that has something to take a share of time, in ticks of the raw counter. Bytes or
-//! packets would not be a fair measure, because a client chooses what they cost. Each client has an account
-//! of the time spent on it. A client gets at most a share more time than the waiting client that has had the
-//! least time. A step cannot be divided, so a client whose step took longer than its share waits until the
-//! others have had as much time. Short steps come first, so that a client with little to take does not wait
-//! for all those with much. Time that no other client needs goes to any client that has more.
+//! A pass works on each client that has unread records or texts, and spends at most a share of time on the
+//! client, in ticks of the raw counter. Bytes or packets would not be a fair measure, because a client
+//! chooses the cost of its bytes and packets. Each client has an account of the time spent on it. A client
+//! gets at most a share more time than the waiting client that has had the least time. A step cannot be
+//! divided, so a client whose step took longer than its share waits until the others have had as much time.
+//! The client with the shortest expected step comes first, so that a client with few records does not wait
+//! for all clients with many records. If no other client needs the time, a client with more records gets the
+//! time.
 
 use crate::ring::{Consumer, ConsumerState};
 use crate::sink::{DrainSink, Drained};
@@ -42,9 +44,9 @@ impl Clients {
         }
     }
 
-    /// Gives each client a turn. A client takes records for a `share` of ticks if its account allows. From
-    /// any other client, the sink only learns whether there is something to take. Returns whether any client
-    /// has more to take.
+    /// Gives each client a turn. If the client's account allows, the sink takes records of the client for
+    /// `share` ticks. If the account does not allow this, the sink only reads whether the client has
+    /// something to take. Returns whether any client has more to take.
     ///
     /// The round of a group ends after 16 shares and one step. Clients that the round did not reach come
     /// first in the next round. `now` reads the raw counter.
@@ -73,8 +75,8 @@ impl Clients {
         more
     }
 
-    /// Lets the sink take everything that the clients have now. Draining a client ends when the sink stops,
-    /// or has taken twice as much as ring and schema log hold.
+    /// Lets the sink take everything that the clients have now. The work on a client ends when the sink
+    /// stops, or when the sink has taken twice as many words as the ring and the schema log hold.
     pub fn drain_rest(&mut self, sink: &mut (impl DrainSink + ?Sized), rings: &mut impl Rings) {
         self.each(rings, |client, consumer| drain_rest(sink, client, consumer));
     }
@@ -98,9 +100,9 @@ impl Clients {
     }
 }
 
-/// Maximum lead of a client's account over the others, in shares. If the loop loses its CPU in the middle of
-/// a client's step, the client does not wait longer than this lead. A round also ends after this many
-/// shares.
+/// Maximum lead of a client's account over the smallest account of a waiting client, in shares. If the loop
+/// loses its CPU in the middle of a client's step, the lost time counts on the client's account. The limit
+/// keeps the client from waiting for so long. A round also ends after this many shares.
 const MAX_SHARES: u64 = 16;
 
 /// Account of the time spent on one client.
@@ -116,13 +118,13 @@ struct Account {
     waits: bool,
 }
 
-/// Lets the sink take everything that a client has now. Ends when the sink stops, or has taken twice as much
-/// as ring and schema log hold.
+/// Lets the sink take everything that a client has now. The function returns when the sink stops, or when the
+/// sink has taken twice as many words as the ring and the schema log hold.
 pub fn drain_rest(sink: &mut (impl DrainSink + ?Sized), client: u32, consumer: &mut Consumer<'_>) {
     consumer.up_to(consumer.head());
-    // Whatever a client claims, it has at most `most` words, so the loop ends. The limit is twice the
-    // capacity, because in an overwritten ring the first step skips the records that are gone, and counts as
-    // much as a whole ring.
+    // The loop ends whatever the client writes to its memory, because each step counts at least one word. The
+    // limit is twice the capacity for the sake of an overwritten ring: its first step skips the records that
+    // are gone, and may count as many words as the ring holds.
     let most = consumer.most_words();
     let mut room = 2 * most;
     while room > 0 {
@@ -153,8 +155,9 @@ impl Group {
         Group { clients, accounts, floor: 0, ended: 0 }
     }
 
-    /// Calls `step` for each client: with `true` to take records, as often as its `share` of ticks allows, or
-    /// once with `false`, only to look. Returns whether any client has more to take.
+    /// Calls `step` for each client. If the client's account allows, the argument is `true`: the step takes
+    /// records, and is repeated until the client has used its `share` of ticks. Otherwise, the argument is
+    /// `false`, and the step only looks. Returns whether any client has more to take.
     fn round(
         &mut self,
         share: u64,

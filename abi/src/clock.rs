@@ -8,8 +8,8 @@
 #[inline(always)]
 pub fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: RDTSC only reads a register. No system that this crate supports
-    // sets CR4.TSD, which would make it fault.
+    // SAFETY: RDTSC only reads a register. RDTSC would fault if the system set CR4.TSD, but no system that
+    // this crate supports sets this bit.
     unsafe {
         core::arch::x86_64::_rdtsc()
     }
@@ -32,7 +32,7 @@ pub fn ticks() -> u64 {
 }
 
 /// Reads the raw counter after all earlier loads have completed. If one of these loads saw a store of another
-/// thread, the result is later than any time which that thread read before the store.
+/// thread, the result is later than every earlier time that the other thread read before its store.
 #[inline(always)]
 pub fn ticks_after_loads() -> u64 {
     #[cfg(target_arch = "x86_64")]
@@ -55,8 +55,9 @@ pub fn ticks_after_loads() -> u64 {
     ticks()
 }
 
-/// Returns whether QEMU emulates the CPU. If so, the counters of all CPUs are one clock, even if a kernel's
-/// comparison says otherwise, because each emulated CPU is a thread that can stop at any time.
+/// Returns whether QEMU emulates the CPU. If QEMU emulates the CPU, the counters of all CPUs are one clock. A
+/// kernel's comparison of the counters may say otherwise, because each emulated CPU is a thread that can stop
+/// at any time.
 #[must_use]
 pub fn is_emulated() -> bool {
     #[cfg(target_arch = "x86_64")]
@@ -78,7 +79,7 @@ pub fn is_emulated() -> bool {
 }
 
 /// Returns the raw counter's ticks per second if the CPU reports them, as AArch64 does. On RISC-V, the VMM
-/// writes them to the devicetree as `timebase-frequency`.
+/// writes the frequency to the devicetree as `timebase-frequency`.
 pub fn frequency() -> Option<u64> {
     #[cfg(target_arch = "aarch64")]
     // SAFETY: reads CNTFRQ_EL0, which every OS lets user code read.
@@ -98,7 +99,8 @@ pub struct Counter {
     pub kind: CounterKind,
     /// Ticks per second, 0 if unknown.
     pub frequency: u64,
-    /// Reason why the guest uses its clock for timestamps. The clock may be another one than this counter.
+    /// Reason why the guest uses its clock for timestamps. The guest's clock may be another clock than this
+    /// counter.
     pub reason: Reason,
 }
 
@@ -206,7 +208,7 @@ impl Counter {
     }
 }
 
-/// Converts a time to ticks of a counter. A counter of unknown frequency (0) counts as one of 1 GHz.
+/// Converts a time to ticks of a counter. If the frequency is 0 (unknown), the function computes with 1 GHz.
 pub fn in_ticks(time: core::time::Duration, frequency: u64) -> u64 {
     let frequency = if frequency == 0 { 1_000_000_000 } else { frequency };
     let ticks = time.as_nanos() * u128::from(frequency) / 1_000_000_000;

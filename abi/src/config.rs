@@ -19,8 +19,8 @@ bitflags! {
     pub struct Features: u64 {
         /// A store to KICK does not exit to the VMM.
         const KICK = 1;
-        /// Stores to registers trap. Without this feature, all regions are shared memory, and a client asks
-        /// for a reference point by its slot and its bell.
+        /// Stores to registers trap. Without this feature, all regions are shared memory. To request a
+        /// reference point, a client then writes its slot and rings its bell.
         const TRAPS = 4;
         /// The segment is the memory of a VM's PCI function. The two sides have different kernels and cannot
         /// wake each other: each sleeps for a short time and looks again.
@@ -61,7 +61,8 @@ pub struct ConfigPage {
     pub guest_frequency: u64,
     /// 0x60: ticks per second of the host's raw counter, 0 if unknown.
     pub host_frequency: u64,
-    /// 0x68: number n of vCPUs' clients, [0, n). Programs lease the other clients.
+    /// 0x68: number n of clients that belong to vCPUs. These clients have the numbers 0 to n - 1. Programs
+    /// lease the other clients.
     pub vcpu_clients: u64,
     /// 0x70: size of a client's schema log in bytes. The log follows pages G and H.
     pub schema_size: u64,
@@ -271,8 +272,8 @@ impl ConfigPage {
         Features::from_bits_truncate(self.features)
     }
 
-    /// Returns the number by which the host of a segment shows that it has ended: a part of the session's
-    /// UUID, nonzero.
+    /// Returns the end mark, a nonzero part of the session's UUID. The host of a segment writes this number
+    /// when the host has ended.
     pub fn end_mark(&self) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = self.session;
         u64::from_le_bytes([a, b, c, d, e, f, g, h]).max(1)
@@ -312,7 +313,7 @@ mod tests {
 
     #[test]
     fn a_guest_that_does_not_know_the_callers_span_reads_the_same_page() {
-        /// Number of words of the page that a guest reads if it does not know the caller's span.
+        /// Number of words that a guest reads from the page if the guest does not know the caller's span.
         const BEFORE: usize = 0x88 / 8;
         let text = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         let parent: TraceParent = text.parse().unwrap();

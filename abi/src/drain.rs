@@ -7,16 +7,16 @@ use crate::sink::{DrainSink, EventSink, PassConfig, with_drain};
 use alloc::boxed::Box;
 use core::time::Duration;
 
-/// Longest pause between two events of a client after which the client need not wake a drain loop that waits
-/// for a KICK.
+/// Longest pause between two events of a client after which the client need not store to KICK to wake the
+/// drain loop.
 pub const PAUSE: Duration = Duration::from_millis(10);
 
-/// Time without a record after which a drain loop may stop its timer and wait for a KICK. Longer than
-/// [`PAUSE`], so that a client that need not kick keeps the timer running.
+/// Time without a record after which a drain loop may stop its timer and wait for a KICK. This time is longer
+/// than [`PAUSE`]: a client that makes shorter pauses need not kick, so the timer must still run.
 pub const REST: Duration = Duration::from_millis(50);
 
-/// Minimum time from the beginning of a pass to the beginning of a pass that a KICK requests, because guests
-/// may kick as often as they like. A guest needs longer to fill a ring of 1 MiB.
+/// Minimum time between the beginnings of two passes if a KICK requests the second pass. Guests may kick as
+/// often as they like. A guest needs longer to fill a ring of 1 MiB.
 pub const KICK_SPACING: Duration = Duration::from_micros(200);
 
 /// Period and budget of a drain loop's passes.
@@ -70,8 +70,8 @@ impl IdleDetector {
         stayed
     }
 
-    /// Notes a pass at `now` that found something, or nothing (`is_quiet`). Returns for how long no pass has
-    /// found anything.
+    /// Notes that a pass at `now` has found something, or nothing if `is_quiet` is set. Returns for how long
+    /// no pass has found anything.
     pub fn idle_for(&mut self, is_quiet: bool, now: Duration) -> Duration {
         if !is_quiet {
             self.since = now;
@@ -80,12 +80,12 @@ impl IdleDetector {
     }
 }
 
-/// Returns the time until the next pass of a loop that nobody wakes and whose rings have been idle for the
-/// time `idle`.
+/// Returns the time until the next pass of a loop that nobody wakes, after the loop's rings have been idle
+/// for the time `idle`.
 ///
-/// The result grows with `idle` from `period` on, so that a short pause of a client does not slow the loop.
-/// Unless `period` is longer, the result is at most [`LONGEST_POLL`], and at most half of the time in which a
-/// million short records per second fill a ring of `ring_bytes`.
+/// The result is at least `period`, and grows with `idle`, so that a short pause of a client does not slow
+/// the loop. The result has two upper limits, unless `period` is longer: [`LONGEST_POLL`], and half of the
+/// time in which a million short records per second fill a ring of `ring_bytes`.
 #[cfg(feature = "host")]
 pub fn poll_after(idle: Duration, period: Duration, ring_bytes: u64) -> Duration {
     let half_full = Duration::from_micros(ring_bytes / 2 / SHORT_RECORD);

@@ -183,8 +183,8 @@ tuples!(A B C D E F G H I J K L M N O P);
 ///
 /// [`event_type!`](crate::event_type) makes a site from names that the compiler knows. Such a site needs only
 /// the two constants. A site whose names are known only at run time, as in a C program, leaves the constants
-/// empty and implements all methods. The [`Fields`] of such a site, like [`Words`], do not know their types
-/// at compile time either.
+/// empty and implements all methods. The [`Fields`] of such a site, for example [`Words`], also know their
+/// types only at run time.
 pub trait Site: Copy {
     /// Name of the event.
     const NAME: &'static str;
@@ -203,8 +203,8 @@ pub trait Site: Copy {
         const { schema::name_hash(Self::NAME) }
     }
 
-    /// Returns the schema text, which a producer needs only on its slow path, or `None` if the host need not
-    /// know a text.
+    /// Returns the schema text, or `None` if the host needs no text for this event. A producer needs the text
+    /// only on its slow path.
     #[inline(always)]
     fn text<'t, F: Fields>(self) -> Option<&'t dyn Text>
     where
@@ -350,7 +350,8 @@ impl<T: AsRef<str>> Site for &DynamicEvent<T> {
     }
 }
 
-/// Id of a record without a text: reserved, or known to the host already.
+/// Id of a record that is sent without a schema text: a reserved id, or an id whose text the host has
+/// already.
 #[derive(Clone, Copy, Debug)]
 pub struct Id(pub u32);
 
@@ -422,8 +423,8 @@ impl Fields for [Words<'_>; 2] {
     }
 }
 
-/// The names at a call site, as an ELF note in the program's file, which commands list without running the
-/// program. Linkers that remove unreferenced sections keep notes, and so does `strip`.
+/// The names at a call site, as an ELF note in the program's file. Commands list these notes without running
+/// the program. Linkers that remove unreferenced sections keep notes. `strip` keeps notes, too.
 #[doc(hidden)]
 #[derive(Debug)]
 #[repr(C, align(4))]
@@ -452,7 +453,7 @@ impl<const N: usize> Note<N> {
         if fields.is_empty() {
             text[at] = b')';
         }
-        // The size of the owner includes the first zero.
+        // The owner's 11 bytes are `hypertrace` and one zero. The second zero is padding.
         Note { head: [11, N as u32, 1], owner: *b"hypertrace\0\0", text }
     }
 }

@@ -24,8 +24,8 @@ pub fn check_size(bytes: u64) -> io::Result<()> {
     }
 }
 
-/// Makes a file in memory, sealed against a change of its size and against further seals: no process that has
-/// the descriptor can take the pages away, or keep a later process from mapping them.
+/// Makes a file in memory, sealed against changes of its size and against further seals. A process that has
+/// the descriptor can then neither remove the file's pages nor prevent a later process from mapping the file.
 ///
 /// # Errors
 /// If the file may not have this many bytes, or the process has no descriptors left.

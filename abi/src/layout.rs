@@ -2,8 +2,8 @@
 
 //! The layout of the device: PCI identity, BARs, register offsets, client pages.
 //!
-//! Offsets and sizes are in bytes unless a name says words. `docs/abi.md` lists the same layout and says who
-//! writes each word.
+//! Offsets and sizes are in bytes, unless the name of a constant contains the unit "words". `docs/abi.md`
+//! lists the same layout and says who writes each word.
 
 #[doc(hidden)]
 pub mod local;
@@ -13,8 +13,8 @@ pub const PCI_VENDOR: u16 = 0x1af4;
 pub const PCI_DEVICE: u16 = 0x10f0;
 /// PCI subsystem id: "ht" in ASCII.
 pub const PCI_SUBSYSTEM: u16 = 0x6874;
-/// PCI device id of ivshmem, a function of the same vendor whose BAR 2 is a file of the host. The file may
-/// contain a segment.
+/// PCI device id of ivshmem, a PCI function with the same vendor id. BAR 2 of this function is a file of the
+/// host. The file may contain a segment.
 #[doc(hidden)]
 pub const IVSHMEM_DEVICE: u16 = 0x1110;
 /// Index of the ivshmem BAR that maps the file.
@@ -32,8 +32,8 @@ pub const MIN_BAR: u64 = 64 * 1024;
 /// Size in bytes of a 64-bit word, the unit of rings and logs.
 pub const WORD: u64 = 8;
 
-/// Distance in bytes, per argument, from one client's 2016 argument slot in BAR 1 to the next. The 2016 code
-/// advances `u64` pointers by `client * args * 8`.
+/// Distance from one client's 2016 argument slot in BAR 1 to the next client's slot, in bytes for each
+/// argument of an event. The 2016 code advances `u64` pointers by `client * args * 8`.
 #[doc(hidden)]
 pub const LEGACY_SLOT_STRIDE_PER_ARG: u64 = 64;
 /// Maximum number of arguments of a 2016 event.
@@ -46,7 +46,8 @@ pub mod register {
     pub const EMIT: u64 = 0x00;
     /// Register for the token of a new holder, nonzero.
     pub const LEASE: u64 = 0x08;
-    /// End of the registers. The rest of the page reads as zero, and ignores and counts stores.
+    /// End of the registers. The rest of the page reads as zero. The device ignores stores to the rest of the
+    /// page, but counts these stores.
     pub const END: u64 = 0x10;
 }
 
@@ -54,8 +55,8 @@ pub mod register {
 /// recognises the store by its mark. A mark does not change the effect of the store.
 #[doc(hidden)]
 pub mod mark {
-    /// Displacement of the marked store on x86-64: `mov [reg + DISPLACEMENT], reg`, 64 bits wide. The program
-    /// subtracts the displacement, whose bytes are "prTh", from the address first.
+    /// Displacement of the marked store on x86-64: `mov [reg + DISPLACEMENT], reg`, 64 bits wide. Before the
+    /// store, the program subtracts the displacement from the address. The displacement's bytes are "prTh".
     pub const DISPLACEMENT: i32 = 0x6854_7270;
     /// Operand of the instruction `movz xzr, #IMMEDIATE` that precedes the marked 64-bit `str` on AArch64.
     /// The instruction has no effect, and compilers do not emit it. The operand is "ht".
@@ -83,8 +84,8 @@ pub mod guest_page {
     pub const LOST_FULL: usize = 8;
     /// Running total of events dropped because they interrupted another emit.
     pub const LOST_BUSY: usize = 9;
-    /// Running total of events of threads without a client, over all holders of this client. A process adds
-    /// its events to the total of a client that it holds.
+    /// Running total of events that threads without a client have dropped. The total runs over all holders of
+    /// this client. A process adds its events to the total of a client that it holds.
     pub const LOST_UNATTACHED: usize = 10;
     /// Running total of words written to the schema log.
     pub const SCHEMA_LEN: usize = 16;
@@ -93,8 +94,8 @@ pub mod guest_page {
     /// The slot of a reference point: four header words, then up to 256 payload words.
     pub const SLOT: usize = 0x400 / 8;
     /// The slot's header word with the number of payload words (u16). In a segment, the upper half is the
-    /// `seq` of the point that the client asks the host to serve. While the upper half is 0, an emulator's
-    /// plugin may be serving the point, so the host does not.
+    /// `seq` of the point that the client asks the host to serve. While the upper half is 0, the host does
+    /// not serve the point, because an emulator's plugin may be serving the point.
     pub const SLOT_LEN: usize = SLOT + 3;
 }
 
@@ -126,7 +127,7 @@ pub const SLOT_HEADER_WORDS: usize = 4;
 /// Maximum number of payload words of a reference point.
 #[doc(hidden)]
 pub const SLOT_WORDS: usize = 256;
-/// Only reference points may use the last part of a ring, a sixteenth.
+/// Only reference points may use the last part of a ring: 1/16 of the ring.
 #[doc(hidden)]
 pub const RESERVED_PART: u64 = 16;
 /// Size of the enable mask in bytes: one byte per value of `hash(name) & 0xfff`.
@@ -183,9 +184,9 @@ impl Geometry {
         Geometry { clients: vcpus.saturating_add(LEASED), ..self }
     }
 
-    /// Returns the sizes for `clients` threads of programs that come and go. Each thread begins a block, so a
-    /// block is smaller than in a ring for a vCPU: 1/256 of a ring, but from 4 KiB to 64 KiB. A ring of at
-    /// least 64 KiB then has 16 blocks.
+    /// Returns the sizes for `clients` threads of programs that come and go. Each thread begins a block, so
+    /// the blocks are smaller than the blocks of a vCPU's ring: a block has 1/256 of the ring, but at least 4
+    /// KiB and at most 64 KiB. A ring of at least 64 KiB then has 16 blocks.
     #[must_use]
     pub fn for_programs(clients: u32, ring_bytes: u64) -> Geometry {
         let block_bytes = (ring_bytes / 256).clamp(1 << 12, 1 << 16);
@@ -248,8 +249,8 @@ impl Geometry {
     }
 
     /// Returns the offset of KICK in BAR 2. A store to KICK requests a drain of all rings. KICK has a page of
-    /// its own, which a kernel can map for each program. The 2016 registers are below this page, a u64 at
-    /// `client * 8`.
+    /// its own, which a kernel can map for each program. The 2016 registers are below this page. The register
+    /// of a client is a u64 at `client * 8`.
     pub const fn kick_offset(&self) -> u64 {
         (self.clients as u64 * WORD).next_multiple_of(PAGE)
     }

@@ -37,7 +37,7 @@ impl Words {
     }
 }
 
-/// Returns the words of BAR 1 that contain all arguments of a client's event but the first.
+/// Returns the words of BAR 1 that contain the arguments of a client's event, without the first argument.
 pub fn slot<'d, T>(data: &'d [T], client: u32, g: &Geometry) -> Option<&'d [T]> {
     let first = u64::from(client) * g.legacy_slot_stride() / WORD;
     data.get(usize::try_from(first).ok()?..)?.get(..g.legacy_args as usize - 1)

@@ -13,9 +13,9 @@ const AHEAD: usize = 128;
 /// not be mapped.
 #[inline(always)]
 pub(crate) fn prefetch_for_store(words: &[AtomicU64], at: usize) {
-    // The instruction is in assembly, because without the CPU feature as a target feature the compiler emits
-    // a prefetch for loads, which leaves the line shared. CPUs that do not support the instruction execute a
-    // no-op.
+    // The instruction is written in assembly. Without the CPU feature as a target feature, the compiler would
+    // emit a prefetch for loads instead, and such a prefetch leaves the cache line shared. CPUs that do not
+    // support the instruction execute a no-op.
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the instruction affects nothing but the caches, and never faults.
     unsafe {

@@ -40,7 +40,8 @@ bitflags! {
         /// A reference point, written by the host thread that served the point, or a commit, written by the
         /// guest.
         const REFERENCE_POINT = 1;
-        /// Set by the host: a reference point that came while the declared event `guest_hypertrace` was on.
+        /// Set by the host: the host served this reference point while the declared event `guest_hypertrace`
+        /// was on.
         const GUEST_HYPERTRACE = 4;
     }
 }

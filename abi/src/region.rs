@@ -27,9 +27,10 @@ impl<F: FnMut()> Drop for Region<F> {
     }
 }
 
-/// Parses the arguments of `region!` after the name, and calls a macro with the result: `[said ID FIXED NAME;
-/// FIELDS]` if the program gives the id, or else `[counted FIXED NAME; FIELDS]`. If the first argument is `id
-/// = ID` or a variable `id`, then this argument is the id. All other arguments are fields.
+/// Parses the arguments of `region!` after the name, and calls a macro with the result. The result is `[said
+/// ID FIXED NAME; FIELDS]` if the program gives an id, and `[counted FIXED NAME; FIELDS]` if the program
+/// gives no id. If the first argument is `id = ID` or a variable `id`, then this argument is the id. All
+/// other arguments are fields.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! region_args {

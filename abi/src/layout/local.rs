@@ -4,7 +4,7 @@
 //!
 //! The regions have the offsets that [`Geometry`](super::Geometry) gives them in the window, the config page
 //! lacks the feature `TRAPS`, and the control region is plain memory. The words defined here replace the
-//! traps: after a store to its registers, a client rings its bell, and wakes the host if the host sleeps.
+//! traps: after a store to its registers, a client rings its own bell, and wakes the host if the host sleeps.
 
 /// Environment variable that contains the path of the segment.
 pub const ENVIRONMENT: &str = "HYPERTRACE_SEGMENT";
@@ -13,12 +13,12 @@ pub const ENVIRONMENT: &str = "HYPERTRACE_SEGMENT";
 /// [`LOST_UNATTACHED`] and [`BOOT`].
 pub const PAGE_L: u64 = 0x1000;
 /// Offset of the bells in the config region. Each client has a byte. The client's holder adds 1 to this byte
-/// to make the host look at the client's registers. The holder adds atomically to the whole u64 around the
-/// byte, because all sides access these words whole. When a byte wraps, the carry goes to the next byte. The
-/// host then looks at the next client in vain.
+/// to make the host look at the client's registers. The addition is an atomic operation on the whole u64 that
+/// contains the byte, because the host and all clients access these words as u64s. When a byte wraps, the
+/// carry goes to the next byte. The host then looks at the next client in vain.
 pub const BELLS: u64 = 0x2000;
 
-/// u32 in page L, a shared futex: what the host polls, one of [`watch`].
+/// u32 in page L, a shared futex: one of the values in [`watch`], which tells what the host polls.
 pub const WATCH: u64 = 0;
 /// u64 in page L: a counter that the host increments in every pass of its loop, at least once every
 /// [`BEAT_MS`] milliseconds.
@@ -32,9 +32,9 @@ pub const BEGAN: u64 = 136;
 /// u64 in page L: running total of events of threads without a client, in processes that hold no client.
 /// Processes add to the total atomically.
 pub const LOST_UNATTACHED: u64 = 192;
-/// u64 in page L, written by guests if host and guest run under different kernels: the number of the guest's
-/// boot, nonzero. Before a process of a new boot uses the segment, it stores its number here and waits until
-/// [`BOOT_SEEN`] is the same.
+/// u64 in page L: the number of the guest's boot, nonzero. Guests write this word if host and guest run under
+/// different kernels. Before a process of a new boot uses the segment, it stores its number here and waits
+/// until [`BOOT_SEEN`] is the same.
 pub const BOOT: u64 = 256;
 /// u64 in page L: the number of the boot whose records the host takes.
 pub const BOOT_SEEN: u64 = 320;
@@ -50,16 +50,16 @@ pub const TRIGGERS_BYTES: u64 = 512;
 /// Maximum time between two increments of [`BEAT`], in milliseconds.
 pub const BEAT_MS: u64 = 50;
 
-/// Byte of the file that a host locks (open file description lock) while it serves. The holder of client *n*
-/// locks byte *n*.
+/// Number of the byte of the file that a host locks while the host serves. The lock is an open file
+/// description lock. The holder of client *n* locks byte *n*.
 pub const HOST_LOCK: u64 = 1 << 16;
 
 /// Values of [`WATCH`]: what the host polls.
 pub mod watch {
     /// All bells.
     pub const BELLS: u32 = 0;
-    /// Nothing: the host sleeps on this word. A client stores [`BELLS`] before it wakes the host, so that a
-    /// host that is about to sleep stays awake.
+    /// Nothing: the host sleeps on this word. Before a client wakes the host, the client stores [`BELLS`], so
+    /// that a host that is about to sleep on this word does not fall asleep.
     pub const ASLEEP: u32 = 1;
     /// The host polls all bells. With `CLIENT` + *n*, the host also polls the slot of client *n*, so client
     /// *n* need not ring its bell for a reference point.

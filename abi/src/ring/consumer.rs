@@ -113,8 +113,8 @@ pub struct Pulled {
     pub more: bool,
 }
 
-/// Number of words after which one [`Consumer::pull`] ends, at the next block. Without this limit, records
-/// that the visitor drops and blocks without records could take any time.
+/// Number of words after which one [`Consumer::pull`] ends, at the next block. Without this limit, a pull
+/// could take any amount of time: the visitor may drop records, and blocks may contain no records.
 const PULL_WORDS: u64 = 1 << 15;
 
 /// The host's side of one client.
@@ -128,14 +128,14 @@ pub struct Consumer<'a> {
     schemas: u64,
     /// Upper limit of `head`.
     limit: Option<u64>,
-    /// Whether the ring counts as empty, because it is not the client's turn.
+    /// Whether the ring counts as empty. This flag is set while other clients have their turn.
     is_paused: bool,
 }
 
 impl<'a> Consumer<'a> {
     /// Combines private state and shared memory, and loads the ends of the ring and of the schema log.
     pub fn new(memory: ClientMemory<'a>, state: &'a mut ConsumerState) -> Self {
-        // Head first, so that the log contains the texts of all records below head.
+        // Loads the head first, so that the schema log contains the texts of all records below the head.
         let head = load_head(&memory);
         let schemas = schema_log::written(&memory);
         Consumer { memory, state, head, schemas, limit: None, is_paused: false }
@@ -147,8 +147,8 @@ impl<'a> Consumer<'a> {
         self.head = self.limited(self.head);
     }
 
-    /// Makes the ring count as empty from now on. [`Consumer::losses`] and the schema log, which other rings'
-    /// records may need, still work.
+    /// Makes the ring count as empty from now on. [`Consumer::losses`] and the schema log still work, because
+    /// the records of other rings may need this client's texts.
     pub fn pause(&mut self) {
         self.is_paused = true;
     }
@@ -180,9 +180,9 @@ impl<'a> Consumer<'a> {
         self.head
     }
 
-    /// Starts again at the consumer's first place, or at the oldest record after this place that a ring in
-    /// overwrite mode still contains. All records that are skipped in this way count as overwritten once
-    /// more.
+    /// Starts again at the consumer's first place. If a ring in overwrite mode no longer contains this place,
+    /// the consumer starts at the oldest record that the ring still contains. All records that are skipped in
+    /// this way count as overwritten once more.
     pub fn rewind(&mut self) {
         let faults = self.state.committed.faults;
         let start = Cursor { faults, ..self.state.origin };
@@ -207,7 +207,8 @@ impl<'a> Consumer<'a> {
     }
 
     /// Counts a fault that the caller found in a schema. The visitor of [`Consumer::pull`] counts faults in
-    /// records. [`Consumer::rollback`] takes faults in records back, because the next pull finds them again.
+    /// records. [`Consumer::rollback`] subtracts the faults in uncommitted records from the count, because
+    /// the next pull finds these faults again.
     pub fn fault(&mut self, fault: Fault) {
         count(&mut self.state.cursor, fault);
         count(&mut self.state.committed, fault);
@@ -231,10 +232,11 @@ impl<'a> Consumer<'a> {
         Losses { full, busy, unattached, overwritten: self.state.cursor.overwritten }
     }
 
-    /// Takes records, in order, up to the end that [`Consumer::new`] found. So a producer cannot keep the
-    /// consumer busy, and after [`Consumer::next_schema`] has returned `None`, the caller has read the schema
-    /// of every record. The pull ends earlier if `visit` stops, if another holder's records follow, or at a
-    /// limit of words. `stage` needs [`Consumer::stage_words`] words.
+    /// Takes records, in order, up to the end that [`Consumer::new`] found. This end does not move, so a
+    /// producer cannot keep the consumer busy. After [`Consumer::next_schema`] has returned `None`, the
+    /// caller has read the schema of every record below the end. The pull ends earlier if `visit` stops, if
+    /// another holder's records follow, or at a limit of words. `stage` needs [`Consumer::stage_words`]
+    /// words.
     ///
     /// Only [`Consumer::commit`] gives room back to the producer.
     ///
@@ -272,9 +274,9 @@ impl<'a> Consumer<'a> {
             pulled.begin = cursor.position;
         }
         let begin = cursor.position;
-        // Bound: at most the capacity is between the cursor and `head` now, whatever the guest's head says.
-        // Each turn but the last moves the cursor by at least a word, and nothing moves the cursor past
-        // `head`.
+        // Bound: from here on, at most the capacity of the ring lies between the cursor and `head`, whatever
+        // head the guest has stored. Each turn but the last moves the cursor by at least a word, and nothing
+        // moves the cursor past `head`.
         while is_ahead(head, cursor.position) && !pulled.more {
             if cursor.position.wrapping_sub(begin) >= PULL_WORDS {
                 pulled.more = true;
@@ -307,7 +309,7 @@ impl<'a> Consumer<'a> {
                     Payload::Staged(stage)
                 }
             };
-            // The only call of `walk`, so that `visit` is inlined.
+            // The compiler inlines `visit`, because this is the only call of `walk`.
             walk(&memory, cursor, &mut pulled, source, end, &mut visit);
         }
         pulled.end = cursor.position;
@@ -366,14 +368,14 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    /// Returns an upper bound on the calls of [`Consumer::pull`] that empty the ring: each change of the
-    /// holder ends a call and begins a block.
+    /// Returns the maximum number of calls of [`Consumer::pull`] that the caller needs to empty the ring:
+    /// each change of the holder ends a call and begins a block.
     pub fn most_leases(&self) -> u64 {
         self.memory.capacity() / self.memory.block_words() + 1
     }
 
-    /// Returns the number of words that the ring and the schema log hold together, the most that an honest
-    /// client has to take at a time.
+    /// Returns the number of words that the ring and the schema log hold together. An honest client never has
+    /// more unread words.
     pub fn most_words(&self) -> u64 {
         self.memory.capacity() + self.memory.schema.len() as u64
     }
@@ -509,8 +511,8 @@ fn walk(
 ) {
     let base = cursor.position;
     let len = source.len();
-    // If an earlier head was within the block's header, skips the rest of the header, because no record
-    // begins there.
+    // An earlier head may have been within the block's header. The loop below then begins after the rest of
+    // the header, because no record begins in a header.
     let header = BLOCK_HEADER_WORDS.saturating_sub(base - memory.block_start(base));
     let mut at = header as usize;
     if header == BLOCK_HEADER_WORDS {

@@ -53,7 +53,7 @@ pub struct Losses {
     pub full: u64,
     /// Events that the producer dropped because they interrupted another emit.
     pub busy: u64,
-    /// Events that threads without a client dropped, in a process that held this client.
+    /// Events that were dropped by threads without a client in a process that held this client.
     pub unattached: u64,
     /// Events that were written but lost before the host took them: overwritten, skipped after an unreadable
     /// record, or left in the ring at the end because the host could not write them.
@@ -87,10 +87,11 @@ pub struct Total {
 }
 
 impl Total {
-    /// Smallest impossible growth of a total. Between two looks, each producer drops fewer events than this.
+    /// Smallest impossible growth of a total. Each producer drops fewer events than this between two looks of
+    /// the host.
     const MAX: u64 = 1 << 48;
 
-    /// Returns a total whose growth since `last` counts.
+    /// Returns a total that counts the growth of the guest's word from the value `last` on.
     pub(super) fn since(last: u64) -> Total {
         Total { last, counted: 0 }
     }

@@ -16,7 +16,7 @@ pub(super) fn store_fence() {
 
 #[cfg(test)]
 thread_local! {
-    /// Function of a test that copies the memory of this thread at each fence.
+    /// A test's function, which copies the memory of the test's thread at each fence.
     pub(super) static AT_FENCE: std::cell::RefCell<Option<Box<dyn FnMut()>>> =
         const { std::cell::RefCell::new(None) };
 }

@@ -66,8 +66,8 @@ pub(super) fn walk(memory: &ClientMemory<'_>, head: u64) -> (u64, Option<u64>) {
     let mut sequence = load(0);
     let mut at = BLOCK_HEADER_WORDS;
     let mut last = None;
-    // Bound: `len` is at most a block, and each turn increases `at`. Positions count
-    // from the block's start, because a sum with a head near 2^64 would wrap.
+    // Bound: `len` is at most a block, and each turn increases `at`. Positions here are offsets from the
+    // block's start, because an addition to a head near 2^64 would overflow.
     while at + HEADER_WORDS as u64 <= len {
         let header = Header::from_words(load(at), load(at + 1));
         if header.id == id::PAD {

@@ -61,8 +61,8 @@ impl<'m> Producer<'m> {
         }
     }
 
-    /// Counts `events` that interrupted the client's owner in the library but outside of an emit. The events
-    /// count as if they had interrupted an emit.
+    /// Counts `events` that interrupted the client's owner while the owner was in the library, but not in an
+    /// emit. The events count as if they had interrupted an emit.
     pub fn count_busy(&self, events: u64) {
         self.state.lost_busy.fetch_add(events, Relaxed);
         self.state.unpublished.store(1, Relaxed);

@@ -91,8 +91,8 @@ impl<'m> ClientMemory<'m> {
     }
 
     /// Returns the memory of a client, given all of BAR 4.
-    // The function is inlined, because a device calls this for each reference point and needs little of the
-    // result.
+    // The function is inlined, because a device calls the function for each reference point and uses only a
+    // small part of the result.
     #[inline]
     pub fn of_rings(
         rings: &'m [AtomicU64],
@@ -138,8 +138,8 @@ impl<'m> ClientMemory<'m> {
     ///
     /// - the records between tail and head, which the host has not taken;
     /// - the block that contains head - 1, whose records the next holder counts;
-    /// - the room of the next record, in head's block or at the beginning of the next block, where a vCPU
-    ///   that was stopped in an emit has stored a part of the record.
+    /// - the room of the next record, in head's block or at the beginning of the next block. A vCPU that was
+    ///   stopped in an emit has stored a part of the record there.
     ///
     /// If tail is not plausible, all records count as taken, so that a guest cannot make a snapshot of empty
     /// rings large.

@@ -18,7 +18,8 @@ use crate::layout::{guest_page, host_page};
 use crate::prefetch::prefetch_for_store;
 use crate::record::{Flags, HEADER_WORDS, Header};
 
-/// Highest plausible head in words, which a word per nanosecond reaches after 36 years.
+/// Highest plausible head in words. A producer that writes one word per nanosecond reaches this head after 36
+/// years.
 const MAX_HEAD: u64 = 1 << 60;
 
 /// Outcome of an emit. Callers need not handle the outcome: each dropped event is counted, and the count
@@ -102,13 +103,14 @@ pub(super) fn give_up(state: &ProducerState) {
 
 /// A way to wake the ring's reader, the thread that drains it.
 pub trait Wake: Sync + core::fmt::Debug {
-    /// Wakes the reader. The producer calls this at most once per block or pause, in the middle of an emit:
-    /// if the emit opens a block in a ring at least a quarter full, or follows a pause. The event of this
-    /// emit may still be dropped. This function must not block, and must not emit.
+    /// Wakes the reader. The producer calls this function in the middle of an emit. There are two occasions:
+    /// the emit opens a block in a ring that is at least a quarter full, or the emit follows a pause. The
+    /// producer makes at most one call for each block and for each pause. The event of this emit may still be
+    /// dropped. This function must not block, and must not emit.
     fn wake(&self);
 }
 
-/// A pause longer than any between two emits, for producers without a waker.
+/// Value of `pause` for producers without a waker: no time between two emits is longer.
 const ENDLESS: u64 = i64::MAX as u64;
 
 /// The guest's side of one client's ring. A producer and its state belong to one thread, and a state has only
@@ -137,7 +139,7 @@ pub struct Producer<'m> {
     mask: u32,
     /// Head in page G: the word that publishes records.
     published: &'m AtomicU64,
-    /// Longest time between two emits, in ticks, that needs no wake-up of the reader.
+    /// Maximum time between two emits, in ticks. After a longer time, the producer wakes the reader.
     pause: u64,
     pub(super) memory: ClientMemory<'m>,
     pub(super) lease: Lease,
@@ -357,7 +359,8 @@ impl<'m> Producer<'m> {
         Ok(now)
     }
 
-    /// Returns whether a signal handler's emit has overtaken an emit at `now`, or the emit follows a pause.
+    /// Returns whether a signal handler's emit has overtaken the emit at `now`, or whether the emit at `now`
+    /// follows a pause.
     #[inline(always)]
     fn is_rare(&self, now: u64) -> bool {
         // One comparison covers both cases: a negative difference wraps to more than any pause.
@@ -380,8 +383,8 @@ impl<'m> Producer<'m> {
         if now.wrapping_sub(state.last.load(Relaxed)) > self.pause
             && let Some(wake) = wake
         {
-            // The reader may rest. `last` is set first, so that the next emit does not follow the same pause
-            // if this event is dropped.
+            // The reader may rest. The store to `last` comes first: if this event is dropped, the next emit
+            // does not count the same pause again.
             state.last.store(now, Relaxed);
             wake.wake();
         }
@@ -450,8 +453,8 @@ impl<'m> Producer<'m> {
         let commit = flags.contains(Flags::REFERENCE_POINT);
         let room = self.announce(now, commit).and_then(|()| self.find_room(words, false, commit));
         if room.is_none() {
-            // The emit ends before the count, because an interrupted count must not look like an interrupted
-            // emit.
+            // The emit ends before the event is counted, because an interruption of the counting must not
+            // count as an interruption of the emit.
             give_up(state);
             compiler_fence(Ordering::SeqCst);
             if is_counted {
@@ -504,7 +507,7 @@ mod tests {
     use std::cell::RefCell;
     use std::rc::Rc;
 
-    /// Memory that a host may already see at a fence.
+    /// The part of memory that a host may already see when the producer reaches a fence.
     #[derive(Clone, PartialEq)]
     struct Seen {
         guest: Vec<u64>,

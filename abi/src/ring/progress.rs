@@ -112,8 +112,8 @@ pub struct RingPosition {
 }
 
 impl RingPosition {
-    /// Returns the greatest sequence number of a record at this position: each record before it has at least
-    /// two words.
+    /// Returns the greatest possible sequence number of a record at this position: each of the earlier
+    /// records has at least two words.
     pub const fn most_sequence(position: u64) -> u64 {
         position / HEADER_WORDS as u64
     }

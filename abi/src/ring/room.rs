@@ -59,9 +59,9 @@ impl Producer<'_> {
         let mut at = start;
         if opens {
             // ORDERING: pairs with the Acquire fence in `Consumer::pull`. In overwrite mode, a consumer may
-            // be reading the words that are overwritten from here on. After its fence, a consumer that has
-            // read a word of the new block loads a head that is at least the head published before the block
-            // was opened.
+            // be reading the words that are overwritten from here on. After its fence, the consumer loads the
+            // head again. If the consumer has read a word of the new block, the loaded head is at least the
+            // head that was published before the block was opened.
             fence(Ordering::Release);
             self.pad(head, start);
             let header = memory.span(start, BLOCK_HEADER_WORDS);
@@ -126,12 +126,13 @@ impl Producer<'_> {
             || end.checked_sub(tail).is_some_and(|used| used <= most)
     }
 
-    /// Returns an upper bound of the position after `records` more records of at most `words` words each, if
-    /// the last record before them ends at `end`.
+    /// Returns an upper bound of the position after the next `records` records of at most `words` words each.
+    /// The last record before these records ends at `end`.
     fn end_of(&self, records: u64, words: u64, end: u64) -> u64 {
         let block = self.memory.block_words();
         let block_end = self.memory.block_start(end - 1) + block;
-        // A block contains at least as many records as if each record had `words` words.
+        // Shorter records only increase the number of records in a block, so the bound assumes `words` words
+        // for each record.
         let fit = (block_end - end) / words;
         let Some(last) = records.checked_sub(fit + 1) else { return end + records * words };
         let each = (block - BLOCK_HEADER_WORDS) / words;

@@ -40,8 +40,8 @@ impl SchemaText {
     }
 }
 
-/// Appends a text to the log, once per lease. If the log is full or the host knows no more texts, the event
-/// is recorded without its text, and the host reports the event as untyped.
+/// Appends a text to the log, once per lease. If the log is full, or the host has the maximum number of this
+/// client's texts, the event is recorded without its text. The host then reports the event as untyped.
 pub(super) fn announce(
     memory: &ClientMemory<'_>,
     state: &ProducerState,
@@ -132,8 +132,8 @@ pub(super) fn read<'k>(
         return None;
     }
     let next = seen.wrapping_add(1 + words as u64);
-    // A guest can change the text during the comparison. This function then copies the changed text, or takes
-    // it for the known text, which the guest has written before.
+    // A guest can change the text during the comparison. In this case, the function copies the changed text,
+    // or returns that the text is known. The guest has written the known text before.
     if let Some(text) = known(head as u32)
         && text.len() == len
         && text.as_bytes().chunks(8).zip(1..).all(|(bytes, i)| {

@@ -39,7 +39,8 @@ pub struct ProducerState {
     pub(super) last: AtomicU64,
     /// Ring position of the next record, in words.
     pub(super) head: AtomicU64,
-    /// Ring position up to which records are written without any other check.
+    /// Ring position up to which an emit writes its record on the fast path, without any other check of the
+    /// room.
     pub(super) limit: AtomicU64,
     /// Ring position up to which there is room in the current block.
     pub(super) room: AtomicU64,
@@ -109,8 +110,8 @@ impl ProducerState {
         zero_state!(AtomicU64::new(0), core::array::from_fn(|_| AtomicU32::new(0)))
     }
 
-    /// Returns slot `number` of the slots that may contain `id` in the table of known ids. Ids with the same
-    /// first slot seldom have the same second slot.
+    /// Returns the slot in the table of known ids that a search for `id` visits after `number` other slots.
+    /// Ids with the same first slot seldom have the same second slot.
     #[inline(always)]
     fn slot(&self, id: u32, number: u32) -> &AtomicU32 {
         // The step is odd and the number of slots is a power of two, so the steps reach every slot.
