@@ -71,17 +71,17 @@ pub struct Region {
     pub percentiles_ns: Percentiles,
 }
 
-/// Mean of some regions.
+/// Mean of a set of regions, such as the typical regions of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Mean {
     /// Number of these regions.
     pub regions: u64,
-    /// Times in each of [`Part::ALL`] in nanoseconds, which add up to the duration.
+    /// Mean time in each of [`Part::ALL`] in nanoseconds. The times add up to the mean duration.
     #[serde(with = "by_part")]
     pub parts_ns: [f64; PARTS],
 }
 
-/// Mean of the typical regions, and how this mean divides. All times are in nanoseconds.
+/// Mean of the typical regions, divided among inner regions, exits and waits. All times are in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Typical {
     /// Mean time in each part.
@@ -97,7 +97,7 @@ pub struct Typical {
     pub waits: Named<f64>,
 }
 
-/// Exits of a guest for one reason, each until the guest runs again. All times are in nanoseconds.
+/// Exits of a guest for one reason. Each exit lasts until the guest runs again. All times are in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Exits {
     /// Number of exits per region.
@@ -187,7 +187,7 @@ mod by_part {
     use super::{BTreeMap, PARTS, Part};
     use serde::{Deserialize, Deserializer, Serializer};
 
-    /// Parts in the order of the list in which files before version 4 have times.
+    /// Order of the parts in files before version 4, where the times are a list without keys.
     const LISTED: [Part; 7] = [
         Part::Guest,
         Part::Kernel,
@@ -223,7 +223,7 @@ mod by_part {
     }
 }
 
-/// In the name of a wait, words between the part and the cause.
+/// Words between the part and the cause in the name of a wait.
 const BY: &str = " by ";
 /// Name for all inner regions whose own names are not kept, because there are too many names. No region has
 /// this name, because names of regions contain no space.
@@ -249,7 +249,7 @@ fn quoted(name: &str) -> String {
 }
 
 /// Returns the present name of a wait from a file of version 2. Such a file has names of threads without
-/// quotes. If a thread's name is also the name of a kind of causes, the name counts as the kind.
+/// quotes. If the name is also the name of a kind of causes, the function assumes the kind and not a thread.
 fn upgraded(wait: &str) -> String {
     let Some((part, cause)) = wait.split_once(BY) else { return wait.into() };
     let kinds =
@@ -280,10 +280,10 @@ impl Run {
         self
     }
 
-    /// Returns whether the numbers of this run are possible. The function checks that no time is negative or
-    /// needs more than 64 bits as nanoseconds, that percentiles ascend, that the waits of a region are
-    /// together no longer than the region, that no mean is of more regions than the run has, and that the run
-    /// has at most [`MAX_NAMES`] names.
+    /// Returns whether the numbers of this run are possible. Times must not be negative or need more than 64
+    /// bits as nanoseconds, and percentiles must ascend. The waits of a region must not be longer than the
+    /// region, and a mean must not count more regions than the run has. The run has at most [`MAX_NAMES`]
+    /// names.
     pub fn is_sound(&self) -> bool {
         let is_time = |ns: &f64| (0.0..=u64::MAX as f64).contains(ns);
         let is_mean = |mean: &Mean| mean.parts_ns.iter().chain([&mean.duration_ns()]).all(is_time);

@@ -6,9 +6,10 @@ use crate::change::{Change, Comparison, Difference, Judged, Verdict, runs_needed
 use hypertrace_timeline::regions::Part;
 use serde::Serialize;
 
-/// The answer suggests how many runs would find a difference of this part of the first side's time.
+/// Size of a small difference, as a share of the first side's time. The answer says how many runs would show
+/// a difference of this size.
 const SMALL: f64 = 0.05;
-/// Maximum number of runs a side that the answer suggests.
+/// Maximum number of runs per side that the answer suggests.
 const MAX_RUNS: f64 = 500.0;
 
 /// A comparison with its answer in words: what `hypertrace compare --json` prints.
@@ -54,9 +55,9 @@ impl Unit {
         Unit { name, ns: per, digits }
     }
 
-    /// Returns the unit for a change: the unit of its larger time. A time in this unit has no more digits
-    /// than are needed to show two significant digits of the interval's half width, because further digits
-    /// would be noise.
+    /// Returns the unit for a change, given the longer of the two times, or the difference. A time in this
+    /// unit has no more digits than are needed to show two significant digits of the interval's half width,
+    /// because further digits would be noise.
     ///
     /// ```
     /// use hypertrace_compare::Unit;
@@ -105,9 +106,9 @@ pub fn signed(number: f64, digits: usize) -> String {
     if is_zero { text[1..].into() } else { text }
 }
 
-/// Returns a sentence for each name with a difference, and one for each name whose time on a CPU alone has a
-/// difference. The name whose own time explains most comes first. If no name has a difference, returns
-/// sentences that say so.
+/// Returns a sentence for each name whose duration has a difference. A name also gets a sentence if only its
+/// time on a CPU has a difference. The first name is the name with the largest difference outside of its
+/// inner regions. If no name has a difference, returns sentences that say so.
 pub fn sentences(comparison: &Comparison) -> Vec<String> {
     let differences = || comparison.differences.iter();
     let mut changed: Vec<&Difference> = differences().filter(|d| is_proven(&d.typical)).collect();
@@ -154,8 +155,9 @@ fn of_cpu(d: &Difference) -> String {
     )
 }
 
-/// Returns the sentence of a name without a difference, with the difference that the runs would show, the
-/// number of runs that would show a small difference, and tails whose interval excludes 0.
+/// Returns the sentence of a name without a difference. The sentence says how large a difference must be for
+/// these runs to show the difference, and how many runs would show a small difference. The sentence also has
+/// the means and tails that changed by more than their intervals.
 fn unseen(d: &Difference) -> String {
     let mut text = format!("{}: no difference seen", d.name);
     if let Some(ns) = d.smallest_ns {
@@ -197,7 +199,7 @@ fn of_interval(change: &Change) -> String {
     format!("{}{width} {}", unit.signed(change.difference_ns), unit.name)
 }
 
-/// Returns the size of a region's difference outside of all inner regions.
+/// Returns the absolute difference of a region's own time, which is the time outside of all inner regions.
 fn own_change(difference: &Difference) -> f64 {
     let own = difference.children.first().filter(|(name, _)| name == "self");
     own.map_or(difference.typical.change, |(_, change)| *change).difference_ns.abs()

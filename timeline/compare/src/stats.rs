@@ -15,8 +15,8 @@ use statrs::distribution::{ContinuousCDF, StudentsT};
 /// doubles with each run.
 pub const MAX_EXACT: usize = 24;
 
-/// Number of ways to divide the runs that are tried if there are more than [`MAX_EXACT`] runs: the observed
-/// way, and random ways.
+/// Number of ways to divide the runs, if there are more than [`MAX_EXACT`] runs: the observed way and random
+/// ways.
 const RANDOM_WAYS: usize = 200_000;
 
 /// Number of extreme ways after which no more random ways are drawn (Besag and Clifford, 1991). A random way
@@ -24,8 +24,8 @@ const RANDOM_WAYS: usize = 200_000;
 /// value from so many extreme ways is a tenth of the p value.
 const ENOUGH: usize = 100;
 
-/// Maximum number of [`Ways`] that are kept, of some megabytes each. Each pair of numbers of runs has its own
-/// ways.
+/// Maximum number of [`Ways`] that are kept. One [`Ways`] takes some megabytes. Runs of other numbers per
+/// side need other [`Ways`].
 const MAX_WAYS: usize = 8;
 
 /// Seed of the random ways, so that the same runs have the same verdict.
@@ -232,8 +232,8 @@ impl Ways {
 
     /// Returns for each way the sum of the values that the way chooses.
     fn sums(&self, values: &[f64]) -> impl Iterator<Item = f64> {
-        // `sums` has a table for each eight values: the byte with the bits of the chosen values is the index
-        // of their sum.
+        // `sums` has a table for each group of eight values. The index in the table is a byte of the way, and
+        // each set bit of the byte chooses one of the eight values.
         let sums: Vec<[f64; 256]> = values.chunks(8).map(sums_by_bits).collect();
         let sum = move |way: &[u8]| {
             way.iter().zip(&sums).map(|(&bits, sums)| sums[usize::from(bits)]).sum()
@@ -242,12 +242,12 @@ impl Ways {
     }
 }
 
-/// Returns the smallest p value that a difference between `a` and `b` runs can have: 2/252 with 5 runs per
-/// side, and 2/924 with 6 runs per side.
+/// Returns the smallest p value that `a` runs of one side and `b` runs of the other side can have: 2/252 with
+/// 5 runs per side, and 2/924 with 6 runs per side.
 ///
-/// If one of `n` names has changed, this name can be found at a level of 1 % only if `n` times this value is
-/// at most 0.01 ([`benjamini_hochberg`]): with 5 runs per side `n` has to be 1, with 6 runs at most 4, with
-/// 10 runs at most 923.
+/// With a level of 1 %, one changed name among `n` names can be found only if `n` times this value is at most
+/// 0.01 ([`benjamini_hochberg`]). So `n` can be 1 with 5 runs per side, up to 4 with 6 runs, and up to 923
+/// with 10 runs.
 pub fn least_p_value(a: usize, b: usize) -> f64 {
     // The number of ways is a binomial coefficient.
     let ways = (1..=a.min(b)).fold(1.0, |ways, i| ways * (a + b + 1 - i) as f64 / i as f64);
@@ -266,8 +266,8 @@ fn sums_by_bits(values: &[f64]) -> [f64; 256] {
     sums
 }
 
-/// Returns p values adjusted for their number (Benjamini and Hochberg). If each name with an adjusted value
-/// of at most 0.01 is called different, then about 1 % of the names that are called different are not.
+/// Returns p values adjusted for their number (Benjamini and Hochberg). If every name with an adjusted value
+/// of at most 0.01 is called different, about 1 % of these names have no difference.
 ///
 /// A value that is not a number counts as 1.
 pub fn benjamini_hochberg(p: &[f64]) -> Vec<f64> {

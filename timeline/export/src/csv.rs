@@ -162,14 +162,14 @@ fn fields(recording: &Recording, choice: &Choice) -> Result<BTreeSet<String>> {
     Ok(fields)
 }
 
-/// Formatter of rows, with buffers for all.
+/// Formatter of rows, which uses the same buffers for all rows.
 #[derive(Debug)]
 struct Rows {
-    /// Unix time in nanoseconds at which the column of relative times has 0.
+    /// Unix time in nanoseconds from which the column of relative times counts.
     start: i64,
     text: String,
     sources: Sources,
-    /// Names of events as values.
+    /// Names of events, escaped for CSV.
     names: ByName<String>,
     /// Number of the column of each field, by the field's name. `seen` has the numbers for the fields of
     /// earlier events, by the address of the field's name.
@@ -179,7 +179,7 @@ struct Rows {
     /// in this text.
     values: String,
     cells: Vec<(usize, Range<usize>)>,
-    /// The part for fields of a row without fields: one comma for each column of a field.
+    /// Text of the columns of fields in a row without fields: one comma for each column.
     commas: String,
 }
 

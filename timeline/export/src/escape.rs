@@ -30,7 +30,7 @@ fn plain(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(bytes).ok().filter(|_| bytes.iter().all(is_plain))
 }
 
-/// Writes a text. `escape` writes the characters that `is_special` selects.
+/// Writes a text. `escape` writes each character for which `is_special` is true.
 fn escaped(
     f: &mut fmt::Formatter<'_>,
     text: &str,

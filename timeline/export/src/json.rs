@@ -20,7 +20,7 @@ use std::io::Write;
 /// Version of the JSON of each command, which docs/json.md describes.
 pub const JSON_VERSION: u32 = 2;
 
-/// Largest number that every reader of JSON takes exactly, because readers use doubles.
+/// Largest number that every reader of JSON keeps exact, because some readers keep numbers as doubles.
 const MAX_EXACT: u64 = 1 << 53;
 
 /// Writes the wanted events and losses, one line each. Returns the number of lines, and the faults of the
@@ -48,12 +48,12 @@ pub fn write(
 pub struct JsonLines {
     line: String,
     sources: Sources,
-    /// Unix time from which times count, in nanoseconds.
+    /// Unix time in nanoseconds from which relative times count.
     start: i64,
 }
 
 impl JsonLines {
-    /// Makes a formatter of times that count from this Unix time, in nanoseconds.
+    /// Makes a formatter. Relative times count from this Unix time in nanoseconds.
     pub fn new(start_unix_ns: i64) -> JsonLines {
         JsonLines { line: String::new(), sources: Sources::default(), start: start_unix_ns }
     }

@@ -19,7 +19,8 @@ pub fn signed(out: &mut String, value: i64) {
     decimal(out, value.unsigned_abs());
 }
 
-/// Appends the names of a number, in quotes if `always` or if the names have a blank.
+/// Appends the names that a field's value has, such as the names of flags. The names get quotes if `always`
+/// is true or if they contain a blank.
 pub fn named(out: &mut String, name: &Name<'_>, always: bool) -> std::fmt::Result {
     let begin = out.len();
     write!(out, "{name}")?;

@@ -38,8 +38,8 @@ pub struct Counts {
     pub losses: u64,
     /// Number of lost events that were counted.
     pub lost: u64,
-    /// Number of texts that were cut. A text is cut at its first NUL, because readers stop at a NUL, and at
-    /// the maximum size.
+    /// Number of texts that were cut. A text is cut at its first NUL, because readers stop at a NUL. A text
+    /// is also cut at the maximum size.
     pub cut: u64,
     /// Number of events and losses whose times were changed. A time is changed if it is earlier than the time
     /// of the event before, or outside the range of times that readers accept.

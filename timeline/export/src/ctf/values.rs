@@ -6,7 +6,7 @@ use super::class::Type;
 use hypertrace_timeline::{Array, ValueRef, ValueWriter};
 use std::sync::Arc;
 
-/// Maximum size of a text in bytes. Readers need a second for a text that is four times as long.
+/// Maximum size of a text in bytes. A text of four times this size takes a reader a second.
 const MAX_TEXT: usize = 1 << 16;
 
 /// Appends the fields of an event to a record, if the fields have these names and types. Returns the number
@@ -45,7 +45,7 @@ pub(super) fn text(record: &mut Vec<u8>, bytes: &[u8]) -> bool {
     end < bytes.len()
 }
 
-/// Writer of a value with the value's own type.
+/// Writes a value as the type that the value has itself.
 struct Record<'r> {
     record: &'r mut Vec<u8>,
     /// Number of texts that were cut.

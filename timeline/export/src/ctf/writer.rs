@@ -28,7 +28,7 @@ pub(super) struct Writer<'o> {
     base: Option<i64>,
     /// Names of the two fields that hold the name and the symbol of a compiled-in function.
     function: [Arc<str>; 2],
-    /// Event name of losses, different from all names of real events, and names of the two fields of a loss.
+    /// Event name of losses, and names of the two fields of a loss. No real event has this event name.
     lost: [Arc<str>; 3],
 }
 

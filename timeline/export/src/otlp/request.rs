@@ -10,8 +10,8 @@ use std::rc::Rc;
 pub const MAX_SPANS: usize = 512;
 /// Maximum size of a request in bytes, unless a single span is larger.
 pub const MAX_BYTES: usize = 1 << 20;
-/// Size in bytes that is reserved for the parts of a request that are not spans or resources, and for the
-/// parts of each resource that are not spans or attributes.
+/// Size in bytes that is reserved for the constant text around the spans of a request, and again for the
+/// constant text around each resource.
 const FRAME: usize = 256;
 
 /// Spans that are not yet written.
@@ -20,8 +20,9 @@ pub struct Request {
     /// Attributes of each resource.
     resources: Vec<Rc<str>>,
     numbers: HashMap<Rc<str>, usize>,
-    /// Attributes that were given before, with the numbers of their resources. If the same `Rc` is given
-    /// again, the resource is found by comparing pointers, which is faster than comparing texts.
+    /// Attributes of resources that the caller has added before, with the numbers of the resources. If the
+    /// same `Rc` is given again, the resource is found by comparing pointers, which is faster than comparing
+    /// texts.
     given: Vec<(Rc<str>, usize)>,
     /// Spans, each with the number of its resource.
     spans: Vec<(usize, String)>,

@@ -28,7 +28,7 @@ const MAX_OPEN: usize = 1024;
 /// Maximum number of spans of the crate `tracing` whose contexts are kept, so that other spans can name them
 /// as parents. The spans that end last are kept, so that a long span remains the parent of all spans inside.
 const MAX_PARENTS: usize = 1 << 16;
-/// Maximum number of polls of spans of the crate `tracing` that become events.
+/// Maximum number of polls that are kept to become events of spans of the crate `tracing`.
 const MAX_POLLS: usize = 1 << 20;
 
 /// Counts of an export: what was written, and what could not be written.
@@ -118,7 +118,8 @@ struct Holder {
 impl Holder {
     /// Makes a holder from the event that describes the holder.
     fn of(event: &EventRef<'_>) -> Holder {
-        // The name comes from the source, because the event's own field can be as long as a record.
+        // The name is taken from the source, where its length is bounded. The event's field can be as long as
+        // a record.
         let name = event.source.name.as_deref().unwrap_or_default().to_owned();
         let mut holder = Holder { name, ..Holder::default() };
         for (name, value) in event.fields.iter() {
@@ -141,7 +142,7 @@ impl Holder {
         self.open.iter().rfind(is_around).map(|open| open.context)
     }
 
-    /// Takes a region that may be around later regions. Regions that have ended are forgotten.
+    /// Notes a region, because later regions may be inside the region. Regions that have ended are forgotten.
     fn begin(&mut self, sample: &Sample, context: Context) {
         self.open.retain(|open| open.end > sample.begin_ns);
         if self.open.len() == MAX_OPEN {
@@ -150,8 +151,8 @@ impl Holder {
         self.open.push(Open { end: sample.end_ns(), depth: sample.depth(), context });
     }
 
-    /// Returns the program's name. The name in a lease is the program's name, or the program's name before a
-    /// `/` and the thread's name.
+    /// Returns the program's name. A lease's name is either the program's name alone, or the program's name,
+    /// a `/` and the thread's name.
     fn program(&self) -> &str {
         self.name.split('/').next().unwrap_or_default()
     }
@@ -220,7 +221,8 @@ struct Writer<'a, E> {
     holders: HashMap<Source, Holder>,
     /// The spans of the crate `tracing` that other spans can name as parents.
     parents: Parents,
-    /// Polls of spans of the crate `tracing`, each with its beginning and duration, by [`Sample::span`].
+    /// Beginnings and durations of the polls of each span of the crate `tracing`. The key is
+    /// [`Sample::span`].
     polls: HashMap<u32, Vec<(i64, u64)>>,
     request: Request,
     counts: Counts,
@@ -378,7 +380,7 @@ impl<'a, E> Writer<'a, E> {
         Ok(())
     }
 
-    /// Takes a poll of a span. Regions that begin and end during the poll become children of the span.
+    /// Notes a poll of a span. Regions that begin and end during the poll become children of the span.
     fn poll(&mut self, session: usize, poll: &Sample) {
         let Some(client) = poll.client() else { return };
         let holder = self.holders.entry((session, Some(client), 0)).or_default();
@@ -557,8 +559,8 @@ fn source(event: &EventRef<'_>) -> Source {
     }
 }
 
-/// Returns a hash of a region: FNV-1a of 128 bits that continues the session's hash, with the bits mixed at
-/// the end.
+/// Returns a hash of a region (FNV-1a of 128 bits). The calculation starts from the hash of the session and
+/// mixes the bits at the end.
 fn hash(session: u128, name: &str, numbers: &[u64]) -> u128 {
     let hash = numbers.iter().fold(session, |hash, number| added(hash, &number.to_le_bytes()));
     mixed(added(hash, name.as_bytes()))

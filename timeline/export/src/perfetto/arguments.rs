@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Arguments of events: debug annotations. Viewers replace the dots of a name, so names are nested.
+//! Arguments of events: debug annotations. Viewers replace the dots in an argument's name, so arguments of a
+//! group are entries of one argument.
 
 use super::fields::{argument, event};
 use super::intern::{Interned, Kind};
@@ -45,7 +46,7 @@ pub(super) fn of_begin<'a>(
     });
 }
 
-/// Appends the numbers that a reference point has before its fields.
+/// Appends the numbers of a reference point, and the bound on the error of its time.
 pub(super) fn point(proto: &mut Proto, interned: &mut Interned, event: &EventRef<'_>) {
     let Some(point) = &event.reference else { return };
     proto.message(event::ARGUMENTS, |proto| {

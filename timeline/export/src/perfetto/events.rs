@@ -41,9 +41,9 @@ pub(super) struct Writer<'w, 'o> {
     pub all: &'w [Machine],
     /// For each kernel's trace, the number of the machine whose kernel wrote the trace.
     pub of_traces: &'w [u64],
-    /// Sequence of each machine for the packets that come in the order of time.
+    /// One sequence for each machine, for packets in the order of time.
     pub sequences: &'w mut [Sequence],
-    /// Sequence of each machine for the packets that come in any order of time.
+    /// One sequence for each machine, for packets in any order of time.
     pub others: &'w mut [Sequence],
     pub tracks: &'w mut Tracks,
     pub counts: &'w mut Counts,
@@ -57,7 +57,7 @@ pub(super) struct Known {
     processes: HashMap<(u64, u32), u32>,
     /// Holders of clients, by session.
     clients: ByNumber<(usize, u32), Client>,
-    /// Number of leases in [`Client::before`] of all clients.
+    /// Sum of the lengths of all [`Client::before`].
     leases: usize,
     sources: HashMap<Arc<str>, usize>,
     /// Points that were served, by session and thread. `noted` is the number of these points.
@@ -66,7 +66,7 @@ pub(super) struct Known {
     /// Number of open functions, by track.
     depths: ByNumber<u64, u64>,
     /// Track with the kernel's events of a thread, by machine and thread. The thread keeps this track even if
-    /// a later event of the trace tells the thread's process.
+    /// the thread's process becomes known later.
     kernel: HashMap<(u64, u32), u64>,
     /// Unix time of the last event of each kernel's trace.
     pub ends: Vec<i64>,
@@ -79,8 +79,8 @@ pub(super) struct Known {
 struct Client {
     /// Number of the holder's track. 0 if the holder has no track yet.
     track: u64,
-    /// Number of the track that shows the bound on the error of the client's clock, and the last value on
-    /// that track.
+    /// Number of the track that shows the bound on the error of the client's clock, and the bound that was
+    /// written last.
     bound: (u64, u64),
     /// Times and tracks of all leases but the last.
     before: Vec<(i64, u64)>,
@@ -99,7 +99,7 @@ struct Point {
 }
 
 impl Known {
-    /// Notes the process of each thread whose event is the first event of a stream of the session. Returns
+    /// Notes the thread and process of each holder that is described by the first event of a stream. Returns
     /// the process of the session's VMM.
     pub fn read(&mut self, session: &Session, machines: Machines) -> Result<Option<u32>> {
         let mut vmm = None;
@@ -141,8 +141,8 @@ impl Known {
 /// Name of the event that says which thread holds a client.
 const LEASE: &str = "lease";
 
-/// Returns the numbers of the process and the thread in the fields of an event that says which thread holds a
-/// client, if both numbers are valid.
+/// Returns the process and the thread that hold a client, from the fields of a `lease` event, if both numbers
+/// are valid.
 fn holder<'a>(fields: impl Iterator<Item = (&'a str, ValueRef<'a>)>) -> Option<(u32, u32)> {
     let (mut pid, mut tid) = (None, None);
     for (name, value) in fields {
@@ -214,8 +214,9 @@ impl Writer<'_, '_> {
         }
     }
 
-    /// Notes a reference point that a vCPU's thread served. The point is written when the exit in which the
-    /// thread served the point is known. If too many points are noted already, the point is written at once.
+    /// Notes a reference point that a vCPU's thread served. The point waits until the exits are written,
+    /// because the exit in which the thread served the point gets a flow to the point. If too many points are
+    /// noted already, the point is written at once.
     fn served(
         &mut self,
         event: &EventRef<'_>,
@@ -307,8 +308,8 @@ impl Writer<'_, '_> {
             let symbol = symbol.and_then(|text| std::str::from_utf8(text).ok());
             let name = event.function.map(|function| &*function.name).or(symbol);
             // The end of a slice is written without a name. If the end had a name, viewers would end only a
-            // slice of that name, and the function's name at the end may be missing or differ from the name
-            // at the beginning.
+            // slice of that name. At the end, a function's name may be missing or may not be the name from
+            // the beginning.
             if kind != event::SLICE_END {
                 proto.number(
                     event::NAME_IID,

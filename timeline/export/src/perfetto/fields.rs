@@ -22,8 +22,8 @@ pub(super) mod packet {
     pub const TASK_STATE: u32 = 117;
     pub const TRACE_ATTRIBUTES: u32 = 126;
 
-    /// `SequenceFlags`: `CLEARED` says that readers have to forget the sequence's names and defaults,
-    /// `NEEDED` that the packet refers to names or defaults.
+    /// `SequenceFlags`: with `CLEARED`, readers forget the names and defaults of the sequence. With `NEEDED`,
+    /// the packet refers to names or defaults.
     pub const CLEARED: u64 = 1;
     pub const NEEDED: u64 = 2;
 }

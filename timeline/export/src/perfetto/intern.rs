@@ -32,8 +32,7 @@ pub(super) enum Kind {
 pub(super) struct Interned {
     texts: [HashMap<Box<[u8]>, u64>; 3],
     classes: ByName<Class>,
-    /// Numbers of the argument names that come from this program and not from an event, by the name's address
-    /// and length.
+    /// Numbers of the names that this program gives to arguments, by the name's address and length.
     own: ByNumber<(usize, usize), u64>,
     /// Table entries for the texts that no packet has defined yet.
     new: Proto,
@@ -42,7 +41,7 @@ pub(super) struct Interned {
     pub changed: u64,
 }
 
-/// Numbers of an event's names.
+/// The number of an event's name, and the numbers of the names of its fields.
 #[derive(Debug)]
 struct Class {
     number: u64,
@@ -160,8 +159,7 @@ pub(super) fn valid(bytes: &[u8], most: usize) -> (Cow<'_, str>, bool) {
         Err(why) if cut.len() < bytes.len() && why.error_len().is_none() => {
             (String::from_utf8_lossy(&cut[..why.valid_up_to()]), true)
         }
-        // Only a third of the bytes may be kept, because an invalid byte is replaced by a character of three
-        // bytes.
+        // Each invalid byte becomes a character of three bytes, so only a third of `most` bytes is read.
         Err(_) => {
             let text = String::from_utf8_lossy(&cut[..cut.len().min(most / 3)]).into_owned();
             (text.into(), true)

@@ -69,7 +69,7 @@ pub struct Counts {
     pub losses: u64,
     /// Number of events that were lost, as far as they were counted.
     pub lost: u64,
-    /// Number of values of clocks' bounds.
+    /// Number of values on the tracks of clocks' bounds.
     pub bounds: u64,
     /// Number of events before the trace's time 0. The exporter moves such events to the time 0.
     pub moved: u64,

@@ -211,7 +211,8 @@ enum RegionTrack {
     Thread(u32),
     /// The region is on a client.
     Client(u32),
-    /// The region may begin on one client and end on another one. The number stands for the region's group.
+    /// The region may begin on one client and end on another client. The number stands for the region's
+    /// group.
     Any(u16),
 }
 
@@ -250,7 +251,7 @@ struct Places<'a, 'w, 'o> {
     regions: &'a Regions,
     /// Names of the groups.
     names: Vec<Arc<str>>,
-    /// Lanes by session, place and track of the thread.
+    /// Lanes by session, kind of track, and number of the track of the region's thread.
     lanes: BTreeMap<(u16, RegionTrack, u64), Lanes>,
 }
 
@@ -316,14 +317,14 @@ struct Lanes {
     nested: (u64, u64),
     /// End and depth of each region that is open on the track of nested regions, the innermost last.
     open: Vec<(i64, u8)>,
-    /// End of the last region and number of each further track.
+    /// For each further track, the end of its last region and its number.
     others: BinaryHeap<Reverse<(i64, u64)>>,
 }
 
 impl Lanes {
     /// Returns the track of the next region in the order of beginnings. If the region lies within the open
     /// regions of the track for nested regions, returns the track for nested regions and notes the region as
-    /// open. If the region does not, a further track is returned.
+    /// open. Otherwise returns a further track.
     fn find(
         &mut self,
         writer: &mut Writer<'_, '_>,
@@ -332,8 +333,8 @@ impl Lanes {
     ) -> Result<u64> {
         self.nested = (machine, parent);
         let (begin, end, depth) = (sample.begin_ns, sample.end_ns(), sample.depth());
-        // An open region that ends when the new region begins stays open only if the new region also ends at
-        // this time and is deeper.
+        // If an open region ends exactly when the new region begins, the open region is closed. The open
+        // region stays open only if the new region has no duration and is deeper than the open region.
         self.close(writer, |around, of| {
             around < begin || around == begin && (end > begin || of >= depth)
         })?;

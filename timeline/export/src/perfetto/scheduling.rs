@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashMap};
 
 /// Maximum number of steps of all CPUs that wait to be written in a packet.
 const MAX: usize = 1 << 15;
-/// Number of waiting steps of a CPU at which the steps are written in a packet.
+/// Number of waiting steps of one CPU from which the CPU's steps are written as a packet.
 const OF_PACKET: usize = 1 << 10;
 /// Maximum number of threads whose last states are remembered.
 const MAX_THREADS: usize = 1 << 16;
@@ -154,8 +154,8 @@ pub(super) fn write(
         }
         // If no switch ends the time of the last thread, viewers show this thread as running until the next
         // recording of the same machine. Viewers have no state for a time that was not recorded. So the last
-        // thread is shown as asleep until the next recording, like the threads that were asleep before, and a
-        // slice says that nothing was recorded.
+        // thread is shown as asleep until the next recording, like the threads that were asleep before. A
+        // slice on a track of the machine says that the kernel was not recorded.
         if is_whole[trace] {
             let at = writer.at(until);
             let known = cpus.entry((trace, cpu)).or_default();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Sequences of packets. A sequence has state that is written once and that later packets need.
+//! Sequences of packets. The first packets of a sequence define names and defaults, and later packets refer
+//! to these names and defaults.
 
 use super::fields::{PACKET, clock, event, packet, track};
 use super::intern::Interned;
