@@ -36,8 +36,7 @@ struct Batch {
     /// Records of kernels' traces, and texts of `trace_printk`.
     bytes: Vec<u8>,
     recorders: Vec<Recorder>,
-    /// For each slot, the index of the recorder that was last looked up for a source with this number modulo
-    /// [`SLOTS`].
+    /// Index of the recorder that was last looked up, by the source's number modulo [`SLOTS`].
     last: Vec<usize>,
     rare: Vec<Rare>,
 }
@@ -101,7 +100,7 @@ impl Batch {
         self.entries.len() >= MAX_ENTRIES || bytes >= MAX_BYTES
     }
 
-    /// Adds an entry. Events of function traces are not added, so the caller must not read function traces
+    /// Adds an entry. Events of function traces are ignored, so the caller must not read function traces
     /// ahead.
     fn push(&mut self, entry: &EntryRef<'_>, needs: &Needs) {
         let event = match entry {

@@ -111,7 +111,7 @@ pub struct FunctionNames {
 }
 
 impl FunctionNames {
-    /// Takes the files with the functions.
+    /// Makes the names of the functions in these files.
     pub fn new(modules: Vec<Module>) -> FunctionNames {
         FunctionNames { modules, kept: HashMap::new() }
     }

@@ -34,9 +34,9 @@ pub trait Consumer {
     /// Why the consumer cannot go on.
     type Error: From<Error>;
 
-    /// Takes the next event, or the next place where events were lost, in order of time. Returns whether the
-    /// consumer wants more. Losses of a kernel's buffer of all threads' scheduling appear only in
-    /// [`Regions::warnings`].
+    /// Receives the next event, or the next place where events were lost, in order of time. Returns whether
+    /// the consumer wants more. If the kernel's buffer with the scheduling events of all threads lost events,
+    /// only [`Regions::warnings`] says so.
     ///
     /// # Errors
     /// The first error ends the reading.
@@ -44,8 +44,8 @@ pub trait Consumer {
         Ok(true)
     }
 
-    /// Takes an interval: what a thread did for some time. The intervals of one thread come in order of time.
-    /// The intervals of different threads are not in order.
+    /// Receives an interval: what a thread did for some time. The intervals of one thread come in order of
+    /// time. The intervals of different threads are not in order.
     ///
     /// # Errors
     /// After the first error the consumer gets no more intervals.
@@ -53,7 +53,7 @@ pub trait Consumer {
         Ok(())
     }
 
-    /// Takes the next region in the order of [`Regions::by_begin`], with the event that begins the region.
+    /// Receives the next region in the order of [`Regions::by_begin`], with the event that begins the region.
     /// Returns whether the consumer wants more.
     ///
     /// # Errors

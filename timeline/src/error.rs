@@ -138,8 +138,8 @@ impl Error {
         }
     }
 
-    /// Returns a function for `map_err` that makes an error from the text of the rule that the description
-    /// breaks.
+    /// Returns a function for `map_err`. This function makes an error from a text that says which rule the
+    /// description breaks.
     pub(crate) fn description(path: &Path) -> impl Fn(String) -> Error + '_ {
         |why| Error::Description { path: path.to_owned(), why: of_contents(&why) }
     }

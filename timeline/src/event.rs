@@ -202,7 +202,7 @@ impl<'a> Fields<'a> {
 }
 
 /// An iterator over the fields of an event in any of the encodings. The enum is faster than a chain of three
-/// iterators, which would ask three iterators for every field.
+/// iterators, because the chain would ask each of the three for every field.
 enum Each<R, K, F> {
     Record(R),
     Kernel(K),
@@ -255,8 +255,8 @@ pub struct Lost {
     pub(crate) trace: usize,
     /// Exact number of lost events, or 0 if a kernel's trace only says that events were lost.
     pub events: u64,
-    /// Numbers of all lost events of this source by cause, from `session.json`, because packets do not have
-    /// the causes. All counts are 0 if the causes are not known.
+    /// Counts of all lost events of this source by cause. The counts come from `session.json`, because
+    /// packets do not have the causes. All counts are 0 if the causes are not known.
     pub causes: Losses,
 }
 
@@ -270,7 +270,7 @@ impl Lost {
 /// Kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventKind {
-    /// A declared event, in the guest's ring or of the VMM.
+    /// An event with a declaration, from the guest's ring or from the VMM.
     Event,
     /// A reference point, on the host's clock if a vCPU thread recorded it. Reference points of the 2016
     /// interface are included.

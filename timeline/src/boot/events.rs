@@ -22,8 +22,7 @@ const OR_LATER: &str = " or later";
 /// Maximum number of stages of a boot. If a boot has this many stages, marks and losses begin no further
 /// stages.
 const MAX_STAGES: usize = 1000;
-/// Maximum difference in nanoseconds between the times that two buffers of the kernel have for the same
-/// event.
+/// Maximum difference in nanoseconds between the two times of an event that two buffers of the kernel hold.
 const SAME: i64 = 100_000;
 /// Maximum number of processes that ran vCPUs.
 const MAX_BOOTS: usize = 1000;
@@ -36,11 +35,11 @@ const UPPER_HALF: u64 = 1 << 63;
 const REAL_MODE: u64 = 1 << 20;
 /// Addresses of the 64 KiB below 4 GiB in which a CPU of x86 begins.
 const RESET: std::ops::Range<u64> = 0xffff_0000..0x1_0000_0000;
-/// First address of user space in programs of Linux that are not relocated.
+/// First address of user space in a program that Linux does not relocate.
 const USER: u64 = 0x40_0000;
 
-/// Ports of a PC: the first serial port, POST codes, and the keyboard's controller, which resets the machine
-/// by a command.
+/// Ports of a PC: the first serial port, POST codes, and the controller of the keyboard. A command to this
+/// controller resets the machine.
 const SERIAL: i64 = 0x3f8;
 const POST: i64 = 0x80;
 const KEYBOARD: i64 = 0x64;
@@ -116,7 +115,7 @@ struct Open {
     seen: HashSet<String>,
     exits: BTreeMap<String, (u64, u64)>,
     threads: HashSet<u32>,
-    /// Processes and numbers of vCPUs.
+    /// Process and number of each vCPU.
     numbers: HashSet<(u32, u32)>,
     /// Threads whose vCPUs have run the guest's kernel.
     in_kernel: HashSet<u32>,
@@ -136,7 +135,8 @@ struct Pass<'a> {
     /// Index of the boot by process.
     boots: HashMap<u32, usize>,
     open: Vec<Open>,
-    /// Trace and number of each CPU that lost events and has not had an event since the loss.
+    /// CPUs that lost events and have not had an event since the loss. Each CPU is given by its trace and its
+    /// number.
     lost: HashSet<(usize, u32)>,
     /// Threads that have ended.
     ended: HashSet<u32>,
@@ -200,8 +200,8 @@ fn read<'a>(
         match entry? {
             EntryRef::Event(event) => {
                 let trace = event.kernel_trace();
-                // A number from `traces.len()` on stands for a trace's buffer with the events of all threads.
-                // These buffers are in the order of the traces.
+                // A kernel's trace may have a second buffer, which holds the events of all threads. The
+                // number of this buffer is the number of the trace plus `traces.len()`.
                 let of = trace.map(|trace| (&traces[trace % traces.len()], trace < traces.len()));
                 match of {
                     Some((of, _)) if of.is_of_guest() => {}
@@ -434,7 +434,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Takes the entry of a vCPU into guest mode.
+    /// Notes that a vCPU enters guest mode.
     fn enter(&mut self, tid: u32, number: Option<u32>, ts: i64) {
         if !self.vcpus.contains_key(&tid) {
             let Some(boot) = self.boot_of(tid, ts) else { return };
@@ -484,7 +484,7 @@ impl Pass<'_> {
         Some(at)
     }
 
-    /// Takes an address of the guest's code that a vCPU runs.
+    /// Notes an address at which a vCPU runs the guest's code, and begins the stage that the address shows.
     fn runs(&mut self, tid: u32, address: u64, ts: i64) {
         // A whole recording has no standard marks.
         if self.members.is_some() {

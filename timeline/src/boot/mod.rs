@@ -52,7 +52,8 @@ const VMM: &str = "VMM";
 pub struct Options {
     /// Marks in addition to the standard marks. Each mark begins a stage with the mark's name.
     pub marks: Vec<Mark>,
-    /// Name of a stage. The boot ends when this stage begins, or with the VMM if the name is `None`.
+    /// Name of a stage. The boot ends when this stage begins. If the name is `None`, the boot ends when the
+    /// VMM ends.
     pub until: Option<String>,
 }
 
@@ -158,7 +159,8 @@ pub struct Thread {
 pub struct Wait {
     /// Kind of the wait: waiting for a CPU, or blocked.
     pub part: Part,
-    /// Thread that had the CPU, or thread, interrupt or other source that woke the waiting thread. Programs
+    /// Cause of the waits. If the thread waited for a CPU, the cause is the thread that had the CPU. If the
+    /// thread was blocked, the cause is the thread, interrupt or other source that woke the thread. Programs
     /// choose names, so escape the text.
     pub cause: String,
     /// Length of the waits in nanoseconds.

@@ -19,7 +19,8 @@ const MAX_SPANS: usize = 1 << 22;
 /// Maximum number of causes of a thread's waits in a stage. Further causes share one count.
 const MAX_CAUSES: usize = 64;
 
-/// Maximum number of pairs of a stage and a thread, over all stages. The result lacks further threads.
+/// Maximum number of pairs of a stage and a thread, over all stages. The result leaves out the threads of
+/// further pairs.
 const MAX_SUMS: usize = 1 << 20;
 
 /// Sums of a thread in a stage, while intervals are read.

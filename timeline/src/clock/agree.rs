@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Checks whether a clock map from the readings of several clients agrees with the constraints of each single
+//! Checks a clock map from the readings of several clients: the map has to agree with the constraints of each
 //! client.
 //!
 //! A client's readings may be false. So a map from all clients' readings is compared with the limits of each
@@ -32,9 +32,9 @@ impl ClockMap {
     /// The map is compared only at the client's readings and at the ends of the steep parts. At other times
     /// the limits of the rate hold, so no comparison is needed there. So the readings of other clients add no
     /// work. If the number of steep parts between the client's readings exceeds [`MAX_JUMPS`] plus the number
-    /// of the client's readings, the client counts as one that disagrees. The first and the last readings of
-    /// the client are not compared. Near these readings, the client's own constraints may miss a jump that
-    /// the constraints of other clients show.
+    /// of the client's readings, the result is false. The first and the last readings of the client are not
+    /// compared. Near these readings, the client's own constraints may miss a jump that the constraints of
+    /// other clients show.
     pub(crate) fn is_within(&self, own: &ClockMap, steep: &[Point]) -> bool {
         let ends = ENDS.min(own.knots.len() / 4);
         let compared = own.knots.get(ends..own.knots.len() - ends).unwrap_or_default();

@@ -13,15 +13,16 @@ pub(crate) struct GuestTime {
     pub clock: u32,
     x: i64,
     rates: Rates,
-    /// Numbers of readings of the map right after which the clock may have jumped. The second number counts
-    /// all readings of the map up to this reading. The first number leaves out the last of these readings.
+    /// Two counts of the map's readings after which the clock may have jumped. The second number counts all
+    /// readings of the map up to this reading. The first number leaves out the map's last reading up to this
+    /// reading.
     jumps: (u32, u32),
 }
 
 impl GuestTime {
     /// Returns the least and the largest host time that can have passed until a later reading of the same
-    /// clock, in units of 1/[`FRACTION`](super::FRACTION) ns; `None` if the clock may have jumped between the
-    /// readings, or if the clock's rate is unknown.
+    /// clock, in units of 1/[`FRACTION`](super::FRACTION) ns. Returns `None` if the clock may have jumped
+    /// between the readings, or if the clock's rate is unknown.
     pub fn until(self, later: GuestTime) -> Option<(i64, i64)> {
         let dx = later.x.checked_sub(self.x)?;
         let is_known =
@@ -33,8 +34,8 @@ impl GuestTime {
         (high < NONE).then_some((low.max(0), high))
     }
 
-    /// Returns the reading with rates that include the rates of both readings. The numbers of jumps are
-    /// added.
+    /// Returns this reading with limits of the rate that include the limits from both readings. The numbers
+    /// of jumps are added.
     pub fn or(self, other: GuestTime) -> GuestTime {
         GuestTime {
             rates: self.rates.or(other.rates),
@@ -54,15 +55,15 @@ pub(crate) struct GuestReading<'a> {
     /// Number of the clock.
     pub clock: u32,
     pub ticks: u64,
-    /// Map of the client's own readings, and a second map if the time may also follow the second map.
+    /// Map of the client's own readings, and a second map if the clock may follow either map.
     pub maps: (&'a ClockMap, Option<&'a ClockMap>),
     /// Index near which the lookup in a map begins.
     pub hint: usize,
 }
 
 impl GuestReading<'_> {
-    /// Returns the largest distance between a host time and any host time that a map allows for the reading,
-    /// in units of 1/[`FRACTION`](super::FRACTION) ns. Returns `None` if a map lacks an upper or lower limit.
+    /// Returns the distance from a host time to the farthest limit that a map sets for the reading, in units
+    /// of 1/[`FRACTION`](super::FRACTION) ns. Returns `None` if a map lacks an upper or lower limit.
     pub fn distance(self, host: i64) -> Option<u64> {
         let mut hint = self.hint;
         let own = self.maps.0.distance_from(&mut hint, self.ticks, host);
@@ -72,7 +73,7 @@ impl GuestReading<'_> {
         }
     }
 
-    /// Looks the reading up in the maps, and returns the reading in the form for durations.
+    /// Looks the reading up in the maps, and returns the [`GuestTime`] of the reading.
     pub fn time(self) -> GuestTime {
         let (own, other) = self.maps;
         let time = own.guest_time(self.ticks);
@@ -82,7 +83,7 @@ impl GuestReading<'_> {
 }
 
 impl ClockMap {
-    /// Returns a guest reading for durations, with 0 as the number of the clock.
+    /// Returns the [`GuestTime`] of a guest reading, with 0 as the number of the clock.
     pub(super) fn guest_time(&self, guest: u64) -> GuestTime {
         let x = clamped(guest);
         let at = self.find(&mut 0, x);

@@ -54,9 +54,8 @@ impl Hull {
         Some(Hull { knots: readings.into_iter().map(knot).collect(), rates })
     }
 
-    /// Returns the largest distance between a host time and any host time that a map allows for a guest
-    /// reading. Returns `None` if a map lacks an upper or lower limit. `hint` has the same meaning as in
-    /// [`ClockMap::host_from`].
+    /// Returns the distance from a host time to the farther limit of a guest reading. Returns `None` if a map
+    /// lacks an upper or lower limit. `hint` has the same meaning as in [`ClockMap::host_from`].
     pub fn distance_from(&self, hint: &mut usize, guest: u64, host: i64) -> Option<u64> {
         let x = clamped(guest);
         let at = find(&self.knots, |knot| knot.x, hint, x);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A guest's clock as the VMM or KVM describes the computation of the clock: a straight line. The reader
+//! A guest's clock as a straight line. The VMM or KVM describes how the clock is computed. The reader
 //! compares the line with the constraints, and uses the line only if the line satisfies every constraint.
 //!
-//! A line that the VMM describes is no evidence: the description may belong to another vCPU or to the time
-//! before the guest set its clock, and a hypervisor may compute the clock in another way than the VMM says.
-//! So such a line does not change the bounds, which follow from the constraints alone.
+//! A line from the VMM is no evidence. The description may belong to another vCPU, or to the time before the
+//! guest set its clock. A hypervisor may also compute the clock in another way than the VMM says. So such a
+//! line does not change the bounds, which follow from the constraints alone.
 //!
 //! A line that KVM describes is evidence, because KVM sets the CPU's registers by the same numbers. The
 //! recorder of the host's kernel reads these numbers. In the time for which KVM's line held, the times of
@@ -88,9 +88,8 @@ pub struct Agreement {
     pub worst: Option<Contradicted>,
     /// Whether the constraints allow the rate of the described clock.
     pub has_possible_rate: bool,
-    /// Times by which the whole clock could be shifted to earlier times and to later times without a
-    /// contradiction, in units of 1/[`FRACTION`] ns. A value is `None` if no constraint limits this
-    /// direction.
+    /// Room for a shift of the whole clock without a contradiction: first to earlier times, then to later
+    /// times, in units of 1/[`FRACTION`] ns. A value is `None` if no constraint limits this direction.
     pub room: (Option<u64>, Option<u64>),
     /// Distances between the clock and the constraints.
     pub residuals: Residuals,
@@ -172,7 +171,7 @@ impl Line {
     /// comes from rounding alone.
     pub fn step(&self) -> u64 {
         let tick = 1_000_000_000 * FRACTION as u128 / u128::from(self.counter.frequency());
-        // Number of further host ticks that give the same guest tick as the first host tick.
+        // Number of host ticks, after the first host tick, for which the guest's TSC keeps its value.
         let ticks = match self.tsc.multiplier {
             1 if self.tsc.shift == 0 => 0,
             multiplier => (1u128 << self.tsc.shift) / u128::from(multiplier) + 1,
@@ -266,7 +265,7 @@ mod tests {
         for (tsc, guest) in [
             (GuestTsc::unscaled(0), HOST),
             (GuestTsc::unscaled(77), HOST + 77),
-            // The guest's clock began a second before the host's time.
+            // The guest's clock showed 0 one second before the origin.
             (GuestTsc::unscaled(-((HOST - GHZ) as i64)), GHZ),
             // The guest's TSC has three ticks for each two ticks of the host.
             (GuestTsc { offset: 5, multiplier: 3 << 47, shift: 48 }, HOST / 2 * 3 + 5),
@@ -297,7 +296,7 @@ mod tests {
     fn a_contradiction_is_named_with_its_size() {
         let line = line(GuestTsc::unscaled(0), HOST);
         let point = |x: i64, ns: i64| Point { x, y: ns * FRACTION };
-        // The host saw the point at tick 3,000 at a time that is 400 ns earlier than the line allows.
+        // The line maps tick 3,000 to 3,000 ns, but the host saw this point 400 ns earlier.
         let limits = Limits {
             not_after: vec![point(1_000, 1_500), point(2_000, 2_100), point(3_000, 2_600)],
             not_before: vec![point(1_700, 1_500)],

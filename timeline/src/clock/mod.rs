@@ -27,12 +27,12 @@
 //!
 //! # The bound
 //!
-//! The bound of a mapped time is the distance to the farther end of the envelope, after both ends of the
-//! envelope were moved outwards by the *usual width*. At 90 of 100 readings, the limits of both sweeps are at
-//! most as wide as the usual width ([`ClockMap::width`]). So the true time is inside the bound even near a
-//! jump that was not found, if the jump is no larger than the usual width. Each end moves at most to the
-//! farther limit of the two sweeps, because on each side of a jump one of the sweeps has not passed the jump
-//! yet. Around a jump that was found, the farther limits give the bound.
+//! For the bound, both ends of the envelope are moved outwards by the *usual width*. The bound of a mapped
+//! time is the distance from this time to the farther end. At 90 of 100 readings, the limits of each sweep
+//! are at most the usual width apart ([`ClockMap::width`]). So the true time is inside the bound even near a
+//! jump that was not found, if the jump is no larger than the usual width. An end moves no farther than the
+//! farther one of the two sweeps' limits. This limit is right, because on each side of a jump one of the
+//! sweeps has not passed the jump yet. Around a jump that was found, the farther limits give the bound.
 //!
 //! # Assumptions
 //!
@@ -45,18 +45,19 @@
 //!   the rate.
 //! - A jump that is not found is no larger than the envelope's usual width. If points are far apart, a larger
 //!   jump could hide between two points.
-//! - If two jumps in opposite directions are both too small to be found, neither jump is within the reach of
-//!   the other jump. The reach of a jump ends where the limits of the rate make the constraints on the far
-//!   side of the jump useless. No jump is between the first [`ENDS`] readings or between the last [`ENDS`]
-//!   readings, before the first reading, or after the last reading.
+//! - If two jumps in opposite directions are both too small to be found, each jump lies outside of the reach
+//!   of the other jump. The reach of a jump ends where constraints from the other side of the jump no longer
+//!   narrow the envelope, because the limits of the rate have become too wide. No jump is between the first
+//!   [`ENDS`] readings or between the last [`ENDS`] readings, before the first reading, or after the last
+//!   reading.
 //! - Nobody sets the clock back to readings that the guest has already read.
 //!
 //! A time has no bound if no constraint gives an upper limit, or no constraint gives a lower limit.
 //!
 //! # Exactness
 //!
-//! Host time is in units of 1/256 ns ([`FRACTION`]), and all arithmetic is in integers: each constraint holds
-//! for the integer that [`ClockMap::at`] returns, and the map never goes backwards.
+//! Host time is in units of 1/256 ns ([`FRACTION`]), and all arithmetic is in integers. So the integer that
+//! [`ClockMap::at`] returns satisfies each constraint exactly, and the map never goes backwards.
 //!
 //! # Memory
 //!
@@ -97,7 +98,7 @@ pub const ENDS: usize = 16;
 /// Percentage of the readings at which the envelope is no wider than its usual width.
 const USUAL_PER_CENT: usize = 90;
 
-/// Maximum number of jumps that a map keeps; [`ClockMap::segments`] counts all.
+/// Maximum number of jumps that a map keeps. [`ClockMap::segments`] also counts the jumps that are not kept.
 pub const MAX_JUMPS: usize = 1024;
 
 /// Error: the constraints are not from one clock, because no map that never goes backwards satisfies all of
@@ -164,8 +165,8 @@ pub struct Bounds {
     pub p50: u64,
     /// Bound that 99 of 100 readings do not exceed.
     pub p99: u64,
-    /// Bound that no reading exceeds. A time between two readings that are far apart may have a larger bound,
-    /// and so may a time before the first reading or after the last reading.
+    /// Bound that no reading exceeds. The bound may be larger between two readings that are far apart, before
+    /// the first reading, and after the last reading.
     pub max: u64,
 }
 
@@ -282,8 +283,8 @@ impl ClockMap {
         Ok(Some(through(declared, None)))
     }
 
-    /// Makes the map under these limits of the rate. If there are narrower limits `guess`, the map takes its
-    /// times from the map under `guess`, as far as `rates` allow these times.
+    /// Makes the map under these limits of the rate. `guess` has narrower limits, which are likely but not
+    /// certain. The map takes its times from the map under `guess`, as far as `rates` allow these times.
     fn through(
         readings: &[Reading],
         windows: &[Span],
@@ -314,8 +315,8 @@ impl ClockMap {
             }
             around_jumps.extend(found.map(|found| found.range()));
         });
-        // All turns together are few, because the ranges of one sweep overlap only within the sweep's first
-        // `ENDS` readings.
+        // All loops over the knots together are short, because the ranges of one sweep overlap only within
+        // the sweep's first `ENDS` readings.
         for (from, to) in around_jumps {
             let first = knots.partition_point(|k| k.x < from);
             let inside = knots.iter_mut().skip(first).take_while(|k| k.x < to);
@@ -341,11 +342,11 @@ impl ClockMap {
                 (low, high) if low == -NONE => high,
                 (low, high) => ((i128::from(low) + i128::from(high)) >> 1) as i64,
             };
-            // The limits in `windows` never decrease from reading to reading, so a time that is raised to
-            // `last`, the time of the reading before, violates no limit.
+            // `last` is the time of the reading before. A time that is raised to `last` violates no limit,
+            // because the limits in `windows` never decrease from reading to reading.
             knot.y = middle.clamp(window.low, window.high).max(last);
             last = knot.y;
-            // The width of the wider sweep counts, because a jump that is not found narrows the limits of one
+            // The wider sweep gives the width, because a jump that is not found narrows the limits of one
             // sweep only.
             widths.extend(knot.forward.width().max(knot.backward.width()));
         }
@@ -378,8 +379,8 @@ impl ClockMap {
         self.value(self.find(hint, x), x)
     }
 
-    /// Returns the largest distance between a host time and any host time that the clock's constraints allow
-    /// for a guest reading. Returns `None` if there is no upper or no lower limit.
+    /// Returns the distance from a host time to the farther limit that the clock's constraints set for a
+    /// guest reading. Returns `None` if there is no upper or no lower limit.
     pub fn distance_from(&self, hint: &mut usize, guest: u64, host: i64) -> Option<u64> {
         let x = clamped(guest);
         let at = self.find(hint, x);

@@ -5,14 +5,14 @@
 //! The constraints of reference points are certain. The constraints of a kernel's trace are not certain: the
 //! trace may lack an event without counting the loss, or the file may be from another machine. So a
 //! constraint of a trace counts only if the constraint agrees with the points and with the trace's other
-//! constraints. If the constraints that count show a jump, the jump counts too.
+//! constraints. If the constraints of a trace that count show a jump, the narrower map has this jump.
 
 use super::sweep::{self, Reading};
 use super::{ClockMap, Declared, ENDS, Point, nominal_rate, readings};
 use std::collections::HashSet;
 
-/// Largest share of constraints that may be contradictory: one in this number. If more constraints are
-/// contradictory, no constraint of the source is reliable.
+/// At most one of this many constraints may be contradictory. If more constraints are contradictory, no
+/// constraint of the source is reliable.
 const MAX_WRONG: usize = 16;
 
 /// Number of passes that search for contradicting constraints.
@@ -47,11 +47,11 @@ impl Limits {
 }
 
 impl ClockMap {
-    /// Makes a narrower map from `certain`, the constraints of this map, and from the constraints of `more`
-    /// that contradict neither `certain` nor each other. A constraint of `more` that contradicts any other
-    /// constraint is removed from `more`. If two constraints of `more` contradict each other, both are
-    /// removed. If more than one constraint in [`MAX_WRONG`] is removed, all constraints of `more` are
-    /// removed and the result is `None`.
+    /// Makes a narrower map from `certain`, the constraints of this map, and from the constraints that remain
+    /// in `more`. A constraint of `more` that contradicts any other constraint is removed from `more`. If two
+    /// constraints of `more` contradict each other, both are removed. If the removed constraints are more
+    /// than a share of 1/[`MAX_WRONG`], or if the remaining constraints change whether the clock can have the
+    /// declared rate, all constraints of `more` are removed and the result is `None`.
     ///
     /// The narrower map's bounds leave room for jumps of the same size as this map's bounds.
     pub(crate) fn narrowed(

@@ -10,9 +10,9 @@ use super::{Limits, Point, quantile};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Residuals {
-    /// Distance from a reading's time to the host time that limits the reading from above.
+    /// Distance from the time of a reading to its upper limit.
     pub to_host: Option<u64>,
-    /// Distance from the host time that limits a reading from below to the reading's time.
+    /// Distance from the lower limit of a reading to its time.
     pub from_host: Option<u64>,
 }
 
@@ -47,7 +47,7 @@ impl Distances {
     }
 }
 
-/// Returns for each reading the point for which `order` of the host time is least.
+/// Returns one point for each reading: the point whose host time has the least value of `order`.
 fn closest(points: &[Point], order: impl Fn(i64) -> i64) -> Vec<Point> {
     let mut points = points.to_vec();
     // The list has the constraints of reference points in order, then the constraints of the kernel in order.

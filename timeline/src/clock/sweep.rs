@@ -235,9 +235,9 @@ impl State {
         }
     }
 
-    /// Takes the next reading. Returns the limits at this reading, and the contradiction between this reading
-    /// and the readings before it, if there is one. After a contradiction, the sweep forgets the earlier
-    /// readings.
+    /// Adds the next reading to the sweep. Returns the limits at this reading, and the contradiction between
+    /// this reading and the readings before it, if there is one. After a contradiction, the sweep forgets the
+    /// earlier readings.
     pub fn step(&mut self, reading: &Reading, rates: Rates) -> (Span, Option<Contradiction>) {
         let (so_far, own) = (self.at(reading.x, rates), reading.span);
         let found = self.contradiction(so_far, reading);

@@ -315,8 +315,9 @@ proptest! {
 
 }
 
-/// Makes points of a clock. The guest reads a point, 10 us later the host sees it, and 10 us later the guest
-/// reads again. `guest` gives the clock, in ticks of 1 ns, at a host time.
+/// Makes points of a clock. The guest reads its clock and makes a point. The host sees the point 10 us later,
+/// and the guest reads its clock again 10 us after that. `guest` gives the clock, in ticks of 1 ns, at a host
+/// time.
 fn points(
     times: impl Iterator<Item = i64>,
     guest: impl Fn(i64) -> i64,

@@ -8,10 +8,10 @@ use hypertrace_functions::write::Directory;
 use hypertrace_timeline::{EntryRef, FunctionTrace, Needs, Warning};
 use std::path::Path;
 
-/// Copies a function trace into a new or empty directory, and adds the names of the modules. The export adds
-/// the events of the sessions at times of the function trace's clock. If the file system can link files, the
-/// export links files of records instead of copying them. Returns the faults of inputs that could be read in
-/// spite of these faults.
+/// Copies a function trace into a new or empty directory, and adds the names of the modules. The export also
+/// adds the events of the sessions, and converts their times to the clock of the function trace. If the file
+/// system can link files, the export links files of records instead of copying them. Returns the faults of
+/// inputs that could be read in spite of these faults.
 ///
 /// # Errors
 /// If an input is damaged, or the directory cannot be written.

@@ -17,7 +17,8 @@ use hypertrace_timeline::{
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-/// First number for tracks whose thread has no known number, or has a number that another track uses already.
+/// First number for tracks that cannot have the number of their thread, because the number is unknown or
+/// belongs to another track.
 const FIRST_NUMBER: u32 = 1_000_000_000;
 
 /// Writes the functions of sessions into a new or empty directory. Each thread has a track, and the thread's
@@ -111,7 +112,7 @@ struct Tracks {
     /// Open tracks by session and client: at most as many as there are clients.
     open: HashMap<(usize, u32), Track>,
     numbers: HashSet<u32>,
-    /// Count of the numbers from [`FIRST_NUMBER`] on that were tried.
+    /// Number of candidates from [`FIRST_NUMBER`] on that have been tried.
     tried: u32,
     /// Counts of the tracks that have ended.
     counts: Counts,
@@ -136,12 +137,13 @@ impl Track {
 }
 
 impl Tracks {
-    /// Takes an entry or exit of a function. Returns false if the event is no entry or exit.
+    /// Writes an entry or exit of a function to the track of its thread. Returns false if the event is no
+    /// entry or exit.
     fn take(&mut self, directory: &mut Directory, event: &EventRef<'_>, time: u64) -> Result<bool> {
         let Some(client) = event.source.client else { return Ok(false) };
         let key = (event.source.session, client);
         if event.kind == EventKind::Lease {
-            // Another thread has the client now.
+            // The client passes to another thread, so the track of the former thread ends.
             if let Some(track) = self.open.remove(&key) {
                 track.end(&mut self.counts)?;
             }
@@ -165,9 +167,9 @@ impl Tracks {
         Ok(true)
     }
 
-    /// Returns the time of an event that is neither an entry nor an exit of a function. The thread's records
-    /// before the event get earlier times, and the thread's records after the event get later times, even if
-    /// the counter had the same value at the event and at a record.
+    /// Returns the time of an event that is neither an entry nor an exit of a function. The time differs from
+    /// the times of all records of the thread, so the event keeps its place among the records. The time
+    /// differs even if the counter had the same value at the event and at a record.
     fn pass(&mut self, event: &EventRef<'_>, time: u64) -> u64 {
         let track = event
             .source
@@ -182,7 +184,7 @@ impl Tracks {
             lost.source.client.and_then(|client| self.open.get_mut(&(lost.source.session, client)));
         if let Some(track) = track {
             // If a signal handler interrupts its thread while the thread writes an event, the handler's
-            // events are lost: entries of functions and their exits alike.
+            // events are lost. These lost events have as many entries of functions as exits.
             let is_balanced = lost.causes.busy > 0 && lost.causes.busy == lost.causes.total();
             track.stack.lose(lost.events, is_balanced);
         }
@@ -197,7 +199,7 @@ impl Tracks {
         let thread = event.thread.map_or(client + 1, |thread| thread.tid);
         let is_number = |tid: &u32| (1..=i32::MAX as u32).contains(tid);
         let Tracks { numbers, tried, .. } = self;
-        // The search is short, because all tracks together try at most one number per track.
+        // The search is short: no number is tried twice, and each number that was tried belongs to a track.
         let others = (FIRST_NUMBER + *tried..).inspect(|_| *tried += 1);
         let mut candidates = Some(thread).filter(is_number).into_iter().chain(others);
         let tid = candidates.find(|tid| numbers.insert(*tid)).unwrap_or(FIRST_NUMBER);

@@ -92,8 +92,8 @@ impl Stack {
         self.doubtful = self.open.len();
     }
 
-    /// Ends all open functions right after the last event. A record of the losses comes last, because uftrace
-    /// 0.19 crashes (`uftrace graph`) if that record is within functions.
+    /// Ends all open functions right after the last event. The record of the losses comes last, because
+    /// `uftrace graph` (0.19) crashes if this record lies between the entry and the exit of a function.
     pub fn end<E>(&mut self, f: &mut impl FnMut(Record) -> Result<(), E>) -> Result<(), E> {
         self.beyond = 0;
         self.advance(self.time);
@@ -156,8 +156,9 @@ mod tests {
     /// Sign, depth, address and time of a record.
     type Written = (char, u16, u64, u64);
 
-    /// Returns the records for a series of entries (`+`) and exits (`-`) that are a unit of time apart. Also
-    /// returns the number of calls that are too deep, and the number of exits without an entry.
+    /// Returns the records for a series of entries (`+`) and exits (`-`). Each event comes one unit of time
+    /// after the event before. Also returns the number of calls that are too deep, and the number of exits
+    /// without an entry.
     fn records(events: &[(char, u64)]) -> (Vec<Written>, [u64; 2]) {
         let mut records = Vec::new();
         let mut take = |record: Record| {
