@@ -122,7 +122,7 @@ pub struct FieldDesc<'a> {
     pub ty: FieldType,
 }
 
-/// The types of a schema's fields, which are all that a check needs.
+/// The types of a schema's fields. A check of a payload needs nothing else of the schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     types: [FieldType; MAX_FIELDS],
@@ -135,13 +135,15 @@ impl Shape {
         &self.types[..usize::from(self.len)]
     }
 
-    /// Returns the length of every payload in words, if all fields are scalars.
+    /// Returns the length in words of a payload of this schema, or `None` if a field is not scalar, because
+    /// the length then varies.
     pub fn fixed_words(&self) -> Option<u16> {
         self.types().iter().all(|t| t.is_scalar()).then_some(self.len.into())
     }
 
-    /// Checks that the payload is exactly as long as its fields require. Returns the number of padding bytes
-    /// (0 to 7) after a last field that is a string, or `None` if the check fails.
+    /// Checks that the payload is exactly as long as its fields require. If the last field is a string,
+    /// returns the number of padding bytes after the string (0 to 7), and otherwise 0. Returns `None` if the
+    /// check fails.
     pub fn check(&self, payload: &[u64]) -> Option<usize> {
         let mut fields = Values { types: self.types(), rest: payload };
         let mut pad = 0;
@@ -224,7 +226,7 @@ pub enum SchemaError {
     TooLong,
     /// The text is not `name(...)`.
     Form,
-    /// [`is_name`] refuses an event's or field's name.
+    /// The name of the event or of a field is not valid: see [`is_name`].
     Name,
     /// The type of a field does not exist.
     Type,

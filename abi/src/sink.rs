@@ -21,18 +21,19 @@ pub enum Status {
     Recorded = 0,
     /// No trace wanted the point.
     Filtered = 1,
-    /// The host had no room: counted.
+    /// The host had no room for the point, and has counted the point as lost.
     Failed = 2,
-    /// The slot is malformed: counted.
+    /// The slot is malformed, and the host has counted this.
     Invalid = 3,
-    /// The point exceeds the client's rate limit: counted.
+    /// The point exceeds the client's rate limit, and the host has counted this.
     Limited = 4,
 }
 
 /// A reference point, copied once out of guest memory.
 #[derive(Clone, Copy, Debug)]
 pub struct ReferencePoint<'a> {
-    /// Client to whose register the guest stored, below the device's number of clients.
+    /// Number of the client to whose register the guest stored. This number is less than the device's number
+    /// of clients.
     pub client: u32,
     /// Sequence number of the point, chosen by the guest.
     pub seq: u32,
@@ -74,8 +75,8 @@ pub struct KnownClient<'a> {
     pub texts: &'a [&'a str],
 }
 
-/// A set of event names, with a bit for each `hash % 4096`, as in page L of a segment. Names with the same
-/// bit are in the set together.
+/// A set of event names, with a bit for each `hash % 4096`, as in page L of a segment. All names with the
+/// same bit are in the set, or none of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NameSet(pub [u64; NAME_SET_WORDS]);
 
@@ -150,7 +151,7 @@ pub struct SessionInfo {
 }
 
 impl SessionInfo {
-    /// Returns the information as `change` leaves it.
+    /// Returns the information after `change` has modified it.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut SessionInfo)) -> SessionInfo {
         change(&mut self);
@@ -169,8 +170,8 @@ pub trait EventSink: Send + Sync {
     /// waits.
     fn reference_point(&self, point: &ReferencePoint<'_>) -> Status;
 
-    /// Returns whether the calling thread could record any reference point now. If not, a host that can let a
-    /// point wait drains first.
+    /// Returns whether the calling thread could record any reference point now. If the thread has no room and
+    /// the host can let the point wait, the host drains the rings first.
     fn has_room_for_point(&self) -> bool {
         true
     }
@@ -215,9 +216,9 @@ pub fn with_drain<R>(
 
 /// The side of a sink that the drain loop's thread uses. The default methods suit a sink that keeps nothing.
 pub trait DrainSink {
-    /// Begins a pass over all clients. Clients' logs contain the schemas of all records that vCPU threads
-    /// made before this call, so the sink notes the ends of its own rings now. Returns the settings from now
-    /// on.
+    /// Begins a pass over all clients. The sink notes the ends of its own rings now: the clients' schema logs
+    /// contain the schemas of all records that vCPU threads made before this call. Returns the settings from
+    /// now on.
     fn begin_pass(&mut self) -> PassConfig {
         PassConfig::default()
     }
@@ -225,7 +226,7 @@ pub trait DrainSink {
     /// Begins another generation of guests with another clock, after a reset or a restore. Ring positions and
     /// sequence numbers do not continue, and consumers count losses and faults from 0. After a reset, all
     /// rings are empty and nothing is `known`. After a restore, guests do not send the facts in `known`
-    /// again. These facts are as untrusted as those that guests send.
+    /// again. The sink cannot trust these facts more than the facts that guests send.
     ///
     /// Returns the generation's clock epoch, at least `epoch`. The caller has drained or discarded all
     /// earlier records, and never calls this during a pass.
@@ -235,9 +236,9 @@ pub trait DrainSink {
     }
 
     /// Begins a [generation](DrainSink::begin_generation) of events that were in the rings before this host
-    /// served them, or before the machine was restored: nothing relates their times to the host's. The
-    /// default method begins an ordinary generation. The machine may have run since the host's raw counter
-    /// was `since`, so records of the next generation may date from then on.
+    /// served the rings, or before the machine was restored. Nothing relates the times of these events to the
+    /// host's times. The default method begins an ordinary generation. The machine may have run since the
+    /// host's raw counter was `since`, so the records of the next generation may be as old as `since`.
     fn begin_found(&mut self, epoch: u32, known: &[KnownClient<'_>], since: u64) -> u32 {
         let _ = since;
         self.begin_generation(epoch, known)
@@ -253,8 +254,8 @@ pub trait DrainSink {
     /// need not protect clients from each other.
     fn last_pass(&mut self) {}
 
-    /// Takes the number of further events lost in processes that hold no client, and so have no ring to
-    /// report these losses in.
+    /// Takes the number of further events that were lost in processes without a client. Such a process has no
+    /// ring that could report these losses.
     fn unattached(&mut self, more: u64) {
         let _ = more;
     }
@@ -266,10 +267,10 @@ pub trait DrainSink {
     /// Ends the pass: the sink drains its own rings up to the ends that it noted.
     fn end_pass(&mut self) {}
 
-    /// Returns for how long after a pass the sink needs no other pass unless the drain loop is woken. During
-    /// this time, the sink's own rings are empty, the last pass found nothing in them, and a thread that
-    /// records in them after a [pause](crate::drain::PAUSE) wakes the loop. If the result is zero, the loop
-    /// keeps its timer. [`Duration::MAX`] is for ever.
+    /// Returns a time after a pass. During this time, the sink needs no other pass, unless somebody wakes the
+    /// drain loop. The sink's own rings are then empty, and the last pass has found nothing in these rings. A
+    /// thread that records in these rings after a [pause](crate::drain::PAUSE) wakes the loop. If the result
+    /// is zero, the loop keeps its timer. [`Duration::MAX`] is for ever.
     fn quiet_for(&mut self) -> Duration {
         Duration::ZERO
     }

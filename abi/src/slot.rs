@@ -39,8 +39,8 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// Begins another generation. Calls `begin`, which calls the sink, with the lowest epoch that the
-    /// generation can have. `begin` returns the generation's epoch.
+    /// Begins another generation. Calls `begin` with the lowest epoch that the generation can have. `begin`
+    /// calls the sink, and returns the generation's epoch.
     pub fn begin_generation(&self, begin: impl FnOnce(u32) -> u32) {
         let least = u32::try_from(self.epoch.load(Relaxed) + 1).unwrap_or(u32::MAX);
         self.epoch.store(begin(least).into(), Relaxed);
@@ -82,8 +82,8 @@ pub enum BadSlot {
 }
 
 /// Asks the host to serve the point in the client's slot of a segment. `cpu` is the CPU that made the point,
-/// `seq` the slot's number, nonzero. An awake host polls only the word stored last, which is in the slot's
-/// own cache line.
+/// `seq` the slot's number, nonzero. An awake host polls only the last of the stored words. This word is in
+/// the slot's own cache line.
 #[inline(always)]
 pub fn ask(memory: &ClientMemory<'_>, cpu: u32, seq: u32) {
     let [.., who, _, len] = &memory.guest[guest_page::SLOT..=guest_page::SLOT_LEN] else {
@@ -110,7 +110,7 @@ pub fn asked(memory: &ClientMemory<'_>) -> Option<u32> {
 /// slot, which the caller copies.
 ///
 /// # Errors
-/// Returns the check that the header fails.
+/// If the header is malformed. The error names the check that failed.
 #[inline(always)]
 pub fn read<'m>(
     page: &'m [AtomicU64],
@@ -156,7 +156,8 @@ pub fn reply(page: &[AtomicU64], emitted: &Emitted, answer: ReplyBody) {
 /// Serves a reference point on the thread that sees the store: copies the slot once, calls `record` with the
 /// copy, and replies. Takes no lock and allocates nothing.
 ///
-/// `record` also gets malformed slots, which it counts and answers with [`Status::Invalid`].
+/// `record` is also called for a malformed slot. It then counts the slot and answers with
+/// [`Status::Invalid`].
 #[inline]
 pub fn serve(
     memory: &ClientMemory<'_>,
@@ -182,9 +183,9 @@ fn copied<const N: usize>(
 ) -> Status {
     let mut words = [0; N];
     copy(&mut words, slot);
-    // ORDERING: pairs with the Release fence in `Producer::slot`. If the guest did not wait and has begun to
-    // write the next point, then the `seq` loaded below has changed, so the words are never a mixture of two
-    // points.
+    // ORDERING: pairs with the Release fence in `Producer::slot`. A guest may not wait for the reply, and may
+    // begin to write the next point. In this case, the `seq` loaded below has changed, so the words are never
+    // a mixture of two points.
     fence(Ordering::Acquire);
     if memory.guest[guest_page::SLOT].load(Relaxed) as u32 != point.seq {
         return record(Err(BadSlot::Sequence));

@@ -9,7 +9,8 @@ use core::str::FromStr;
 /// Environment variable in which a program receives its caller's span.
 pub const ENVIRONMENT: &str = "TRACEPARENT";
 
-/// The caller's span, during which a session is recorded, as in a `traceparent` header of version 00.
+/// The caller's span. A session is recorded during this span. The contents are those of a `traceparent`
+/// header of version 00.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceParent {
     trace_id: [u8; 16],

@@ -28,7 +28,7 @@ use watch::{look, watch};
 
 /// Default directory of boots.
 const DEFAULT: &str = "hypertrace.boot";
-/// Maximum size of the shown end of a failed VMM's output in bytes.
+/// Maximum number of bytes that are shown from the end of a failed VMM's output.
 const MAX_OUTPUT: u64 = 2048;
 /// Pause between two checks whether a boot has ended.
 const PERIOD: Duration = Duration::from_millis(20);
@@ -69,17 +69,17 @@ pub struct Args {
     #[arg(long, short, value_name = "DIR")]
     output: Option<PathBuf>,
 
-    /// A stage of your own, from the first event that fits: '[NAME=]EVENT [where EXPR]', an event of
-    /// the host's kernel, of the VMM or of the guest. May be given several times
+    /// A stage of your own: '[NAME=]EVENT [where EXPR]'. The stage begins with the first event that fits.
+    /// EVENT is an event of the host's kernel, of the VMM or of the guest. May be given several times
     #[arg(long, value_name = "MARK", value_parser = mark)]
     mark: Vec<Mark>,
 
-    /// End the VMM by SIGTERM when this stage begins, and show the boot up to there. With --of, only
-    /// show it up to there
+    /// End the VMM by SIGTERM when this stage begins, and show the boot up to there. With --of, only show the
+    /// boot up to the beginning of this stage
     #[arg(long, value_name = "STAGE")]
     until: Option<String>,
 
-    /// End the VMM by SIGTERM after this time, such as 30s, also if --until has seen no stage
+    /// End the VMM by SIGTERM after this time, such as 30s, even if the stage of --until has not begun
     #[arg(long, value_name = "T", value_parser = units::wait)]
     limit: Option<Duration>,
 
@@ -283,7 +283,7 @@ fn record_one(args: &Args, out: &Folder, name: &str, console: &str) -> Result<()
     let file = file.context("cannot make a file for the VMM's output")?;
     let mut record = Command::new(std::env::current_exe().context("cannot find this program")?);
     record.args(["record", "--quiet", "-o"]).arg(here.join(name)).args(["-e", "default"]);
-    // This event says which threads are one process. A watch reads only the events that are asked for.
+    // This event tells which threads belong to one process. A watch reads only the events that are asked for.
     record.args(["-e", "task:task_newtask"]);
     if cfg!(target_arch = "x86_64") {
         record.args(["-e", "kvm:kvm_msr"]);
@@ -308,8 +308,8 @@ fn record_one(args: &Args, out: &Folder, name: &str, console: &str) -> Result<()
     Ok(())
 }
 
-/// Waits for a recorder. A signal, the limit or the stage that `look` has seen ends the recorder's VMM.
-/// Returns also whether one of these has ended the VMM.
+/// Waits for a recorder. A signal, the limit or the stage that `look` has seen ends the recorder's VMM. The
+/// second result is whether the signal, the limit or the stage has ended the VMM.
 fn wait(
     child: &mut Child,
     limit: Option<Duration>,

@@ -194,8 +194,8 @@ impl Vmm<'_> {
         }
     }
 
-    /// Describes an I/O error. The error is not kept as a source, because [`crate::exit`] takes a broken pipe
-    /// in the chain for a closed standard output.
+    /// Describes an I/O error. The error has no source, because [`crate::exit`] takes a broken pipe in the
+    /// chain of errors as a sign that standard output is closed.
     fn failed(&self, error: &io::Error) -> anyhow::Error {
         match error.kind() {
             ErrorKind::TimedOut => no_reply(&self.socket(), self.timeout),

@@ -75,7 +75,8 @@ pub struct Args {
           value_parser = clap::value_parser!(u32).range(1..=MAX_VCPUS as i64))]
     vcpus: u32,
 
-    /// Repeat the work this many times. With many, there is time to try `hypertrace ctl`
+    /// Repeat the work this many times. With a large number, there is time to try `hypertrace ctl` while the
+    /// guest runs
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=10_000))]
     times: u32,
@@ -153,12 +154,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             c.geometry = geometry;
         }))?),
     };
-    // From here on, the session's directory stays, even a temporary one.
+    // From here on, the session's directory stays, even if the directory is temporary.
     if let Some(temporary) = temporary {
         temporary.keep();
     }
     let begun = set_events(args, host.session())
-        // The kernel's trace is touched only now that the options are known to be right.
+        // The recording of the kernel's events begins only here, because the options are now known to be
+        // right.
         .and_then(|warnings| Ok((warnings, start_kernel(args, host.session())?)));
     let (warnings, recording) = match begun {
         Ok(begun) => begun,
@@ -176,7 +178,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let session = host.session();
     let is_guest = machine.is_ok();
     let mode = if is_guest { "kvm" } else { "user" };
-    // If this output fails, the session is still ended first.
+    // If this output fails, the session still ends before the command reports the error.
     let begun = if args.json { Ok(()) } else { print_begin(args.vcpus, &machine, &dir) };
     let monitor = serve(session);
     let times = u64::from(args.times);

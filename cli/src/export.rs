@@ -51,17 +51,17 @@ use std::path::{Path, PathBuf};
 /// each line, or to a collector. --where takes the conditions of `regions`.
 /// docs/exports.md has the attributes.
 ///
-/// trace-dat: a file for the recording of each kernel, of the session's host
-/// (host-kernel.dat) and of its guests, for trace-cmd and KernelShark. If the
-/// host's kernel was recorded, the guests' times are corrected to the host's clock.
-/// The files have neither the bounds on errors of times nor the losses of the
-/// session.
+/// trace-dat: files for trace-cmd and KernelShark. Each recorded kernel has a file:
+/// the kernel of the session's host (host-kernel.dat), and the kernels of its
+/// guests. If the host's kernel was recorded, the guests' times are corrected to
+/// the host's clock. The files have neither the bounds on errors of times nor the
+/// losses of the session.
 ///
 /// uftrace: a directory for `uftrace replay`, which shows events among the calls.
-/// If a function trace is given, the directory has its calls, and the events of the
-/// sessions that are given with it, which must be of the same boot. If a session is
-/// given alone, the directory has the functions that are compiled in (events
-/// function_entry and function_exit) and the session's other events.
+/// If a function trace is given, the directory has the trace's calls. If sessions
+/// of the same boot are given with the trace, the directory has their events, too.
+/// If a session is given alone, the directory has the functions that are compiled
+/// in (events function_entry and function_exit) and the session's other events.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
@@ -100,7 +100,7 @@ pub struct Args {
     symbols: Vec<Source>,
 }
 
-/// How a trace of Perfetto has the parts of threads' time.
+/// How a trace of Perfetto represents the parts of threads' time.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum States {
     /// One state track for each thread
@@ -311,7 +311,8 @@ fn file<T>(
         let mut out = BufWriter::with_capacity(1 << 16, Interruptible(file));
         let written = write(&mut out)?;
         let Interruptible(file) = out.into_inner().map_err(|why| why.into_error())?;
-        // Signals are caught again, because `keep` may make names before everything is whole.
+        // The command catches signals again, because `keep` may give names to files before the whole result
+        // is complete.
         interrupts.get_or_insert_with(Interrupts::catch);
         keep(file, &written)?;
         Ok(written)
@@ -321,7 +322,7 @@ fn file<T>(
     written
 }
 
-/// Output that fails after a signal.
+/// Output to a file. Every write fails after a signal was received.
 struct Interruptible(WholeFile);
 
 impl Write for Interruptible {

@@ -25,15 +25,16 @@ const CLOCK: &str = "HYPERTRACE_CLOCK";
 /// In a guest: send its kernel's events to the host
 ///
 /// The events join the VM's session on the host, where `hypertrace report` shows
-/// them with the host's events. `forward` records all threads, until PROGRAM ends,
-/// or else until Ctrl-C. It needs root, and the guest's channel to its host.
+/// them with the host's events. `forward` records all threads, until PROGRAM ends
+/// or, without PROGRAM, until Ctrl-C. It needs root, and the guest's channel to its
+/// host.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
-    /// Record these events of the kernel, with * and ?, instead of the default ones. May be given
-    /// several times (default: the events of `hypertrace record -a`, which say which thread each CPU
-    /// has, and what woke it, also if that was an interrupt or a timer. The scheduler's events alone
-    /// cost less, -e sched:sched_switch -e 'sched:sched_wakeup*', but do not show what woke a thread)
+    /// Record these events of the kernel, with * and ?, instead of the default ones. May be given several
+    /// times (default: the events of `hypertrace record -a`, which show which thread each CPU runs, and what
+    /// woke the thread, even if an interrupt or a timer woke it. The scheduler's events alone cost less, -e
+    /// sched:sched_switch -e 'sched:sched_wakeup*', but do not show what woke a thread)
     #[arg(long, short, value_name = "SYSTEM:EVENT", value_parser = record::event)]
     event: Vec<String>,
 
@@ -217,14 +218,15 @@ impl Channel {
 
     /// Makes reference points, which relate the guest's clock to the host's.
     fn read_clock(&mut self) {
-        // The host may answer the first point only when the host next looks at the ring. The host then looks
-        // more often, so it answers the second point sooner, which relates the clocks more closely. If the
-        // host answers neither point, only earlier and later points relate the clocks.
+        // The host may answer the first point only when the host next looks at the ring. From then on, the
+        // host looks at the ring more often. It therefore answers the second point sooner, and this point
+        // relates the clocks more closely. If the host answers neither point, only earlier and later points
+        // relate the clocks.
         for _ in 0..2 {
             let _ = reference_point!("guest_kernel_clock");
         }
-        // This event reads the clock after the last reply, so its time is not before the host's time in that
-        // reply.
+        // The library reads the clock for this event after the last reply, so the event's time is not before
+        // the host's time in this reply.
         event!("guest_kernel_clock");
     }
 }

@@ -21,7 +21,7 @@ pub struct Completions {
 /// Write the man pages of all commands into a directory
 #[derive(Debug, clap::Args)]
 pub struct Man {
-    /// The directory, which is made if it is not there
+    /// Directory for the pages. The command creates the directory if it does not exist
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 }

@@ -11,7 +11,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Maximum delay until a signal that came just before a wait is seen.
+/// A signal may come just before a wait. It is then noticed after at most this time.
 const PERIOD: Duration = Duration::from_millis(200);
 
 /// First signal that was received, 0 if none.
@@ -38,7 +38,7 @@ pub struct Interrupts {
 impl Interrupts {
     pub fn catch() -> Interrupts {
         let signals = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGXFSZ];
-        // SAFETY: the handler uses an atomic and _exit only, which a handler may.
+        // SAFETY: the handler uses only an atomic and _exit, and a signal handler may use both.
         let caught = unsafe { Signals::catch(&signals, on_signal) };
         Interrupts { _caught: caught }
     }

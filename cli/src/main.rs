@@ -96,7 +96,7 @@ fn main() -> ExitCode {
     let cli =
         Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit());
     // These commands read all streams of a session at the same time, or keep the kernel's buffers of all CPUs
-    // open, which can take more files than the usual limit of 1,024.
+    // open. The usual limit of 1,024 open files may be too low for this.
     let has_many_files = match &cli.command {
         Command::Report(_)
         | Command::Info(_)
@@ -171,7 +171,8 @@ fn next_step(error: &anyhow::Error) -> Option<String> {
             Some("record one here: hypertrace record PROGRAM".into())
         }
         Error::Io { path, source } if source.kind() == io::ErrorKind::PermissionDenied => {
-            // The closest path, from the file upwards, whose metadata this user may read.
+            // The metadata of the file or, if this user may not read them, of the closest parent directory
+            // with readable metadata.
             let found = path.ancestors().find_map(|path| std::fs::metadata(path).ok())?;
             let is_others = found.uid() != rustix::process::geteuid().as_raw();
             is_others.then(|| {
@@ -191,7 +192,8 @@ fn message(error: &anyhow::Error) -> String {
     format!("{error:#}{next}")
 }
 
-/// One check for each type of error that a command can end with: whether the error is bad input.
+/// One check for each type of error that a command can end with. The check returns whether the error comes
+/// from bad input.
 const ASKED: [fn(&anyhow::Error) -> bool; 10] = [
     is_bad::<Usage>,
     is_bad::<Warning>,
@@ -209,8 +211,9 @@ fn is_bad<E: BadInput + Send + Sync + 'static>(error: &anyhow::Error) -> bool {
     error.downcast_ref().is_some_and(E::is_bad_input)
 }
 
-/// Prints an error once and returns the exit code: 0 if a pipe broke and the reader of stdout has left, the
-/// code of a [`ProgramError`], 2 if the arguments or the input are wrong, else 1.
+/// Prints an error once and returns the exit code. The code is 0 if a pipe broke because the reader of stdout
+/// has left. For a [`ProgramError`], the code is the program's. If the arguments or the input are wrong, the
+/// code is 2, and otherwise 1.
 fn exit(error: &anyhow::Error) -> ExitCode {
     let closed = |cause: &&(dyn std::error::Error + 'static)| {
         cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)

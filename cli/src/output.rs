@@ -27,7 +27,7 @@ use textwrap::{Options, WordSplitter};
 /// Writes text to stdout.
 ///
 /// # Errors
-/// If the text cannot be written. A closed pipe is an error too, which ends the command with status 0.
+/// If the text cannot be written. A closed pipe is an error too, but the command then ends with status 0.
 pub fn print(text: impl Display) -> Result<()> {
     let mut out = io::stdout().lock();
     write!(out, "{text}").and_then(|()| out.flush()).context("cannot write")
@@ -101,8 +101,8 @@ pub fn say(message: impl Display) {
     }
 }
 
-/// Faults of inputs whose other parts are shown. The command ends with the last damage as its error, so the
-/// exit code tells of the damage.
+/// Faults of inputs. A command shows all other parts of such inputs. The command ends with the last damage as
+/// its error, so the exit code tells of the damage.
 #[derive(Debug, Default)]
 #[must_use]
 pub struct Faults(Option<anyhow::Error>);

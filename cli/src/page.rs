@@ -77,8 +77,8 @@ impl PageFile {
 #[derive(Debug)]
 pub struct WholeFile {
     file: File,
-    /// Name while the file is written. `None`: the file has no name, so nothing is left however the process
-    /// ends.
+    /// Name while the file is written. If this is `None`, the file has no name. Then no file is left behind,
+    /// however the process ends.
     name: Option<Unfinished>,
     prefix: &'static str,
     /// Number of bytes written so far.

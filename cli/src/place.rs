@@ -32,8 +32,8 @@ pub struct Output {
     moved: RefCell<Option<Moved>>,
 }
 
-/// Sessions that were renamed. The last session has `.old` added to its name. The session that had that name
-/// is hidden until the new recording has begun.
+/// Sessions that were renamed. The last session got a new name: its former name and `.old`. If a session had
+/// the new name already, this older session is hidden until the new recording has begun.
 #[derive(Debug)]
 struct Moved {
     here: Folder,
@@ -74,7 +74,7 @@ impl Output {
 }
 
 impl Moved {
-    /// Renames a session. Fails if the name stands for another folder by then.
+    /// Renames a session. If the renamed folder is another folder than `folder`, an error is returned.
     fn rename(&mut self, folder: &Folder, from: &str, to: &str) -> Result<()> {
         rename(&self.here, from, to)?;
         self.renamed.push([from, to].map(str::to_owned));
@@ -101,8 +101,8 @@ fn older(name: &str) -> String {
     format!(".{name}.older")
 }
 
-/// Removes a session. If another folder has got the session's name meanwhile, that folder stays, unless it is
-/// empty.
+/// Removes a session. Another folder may have got the session's name meanwhile. This folder stays, unless it
+/// is empty.
 fn remove(here: &Folder, session: &Folder, name: &str) -> Result<()> {
     let removed = session.remove_all().and_then(|()| here.remove_empty(name));
     removed.with_context(|| format!("cannot remove {name}, the session before the last one"))
@@ -114,9 +114,10 @@ fn rename(here: &Folder, from: &str, to: &str) -> Result<()> {
         .with_context(|| format!("cannot rename {from} to {to}"))
 }
 
-/// Returns the directory for a new session: the given or the default directory. A session in the default
-/// directory, or with `overwrites` in the given directory, is renamed: `.old` is added to its name, in place
-/// of the session that had this name. [`Output::settle`] removes that session.
+/// Returns the directory for a new session: the given or the default directory. If the default directory has
+/// a session, the session is renamed: `.old` is added to its name. `overwrites` does the same for a session
+/// in the given directory. A session that already has the new name is hidden, and [`Output::settle`] removes
+/// the hidden session.
 ///
 /// # Errors
 /// If the directory has something other than a session of this user that has ended, or if the given directory
@@ -125,15 +126,15 @@ pub fn output(given: Option<&Path>, overwrites: bool) -> Result<Output> {
     let path = given.unwrap_or(Path::new(DEFAULT));
     let made = |moved| Output { path: path.to_owned(), moved: RefCell::new(moved) };
     let above = Folder::above(path, Share::Owner);
-    // If the directory above cannot be opened, the new session cannot be made either, and that error says
-    // why.
+    // If the directory above cannot be opened, the new session cannot be made either. The error of this later
+    // attempt says why.
     let Some((above, name)) =
         above.ok().and_then(|(above, name)| Some((above, name.into_string().ok()?)))
     else {
         return Ok(made(None));
     };
     if given.is_none() || overwrites {
-        // `complete` takes the path, because the note about a recording says by path where the recording is.
+        // `complete` gets the path, because its message about a recording contains the path.
         let is_recorded = !kernel::complete(path);
         return Ok(made(make_room(above, &name, is_recorded)?));
     }
@@ -252,8 +253,8 @@ fn find(here: &Folder, name: &str) -> Result<Option<(Folder, State)>> {
     let json = read.with_context(|| format!("cannot read {name}/{}", session_json::FILE))?;
     // A `session.json` alone is no sign of a session, because anybody may have made the file.
     let Some(json) = json.filter(|_| folder.folder("ctf").is_ok()) else { bail!(foreign()) };
-    // `recover` writes the events that a killed recorder left to a separate session. This session is finished
-    // once all events are in it.
+    // If a recorder was killed, `recover` writes the events that the recorder left to a separate session. The
+    // killed session counts as ended once the separate session is finished.
     let is_recovered = || {
         let recovered = folder.folder(session_json::RECOVERED).and_then(|r| description(&r));
         let is_its = |r: Description| r.completes.as_ref() == Some(&json.uuid) && r.finished;

@@ -21,9 +21,9 @@ use std::path::{Path, PathBuf};
 /// session.
 ///
 /// `receive` ends when the session ends. If the journal ends earlier or is damaged,
-/// an error says where, and DIR has everything before that place. The VMM never
-/// waits for `receive`: events that `receive` does not take in time are counted as
-/// lost.
+/// an error names the place in the journal, and DIR has everything before this
+/// place. The VMM never waits for `receive`: events that `receive` does not take in
+/// time are counted as lost.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {

@@ -29,10 +29,10 @@ const TRACED: &str = "traced";
 /// recorded, too, if this machine lets this user do so. TRACEPARENT in the
 /// environment (W3C's Trace Context) is kept, as the parent of exported spans.
 ///
-/// Without a program, -p and -a record only the kernel's events: -p of the given
-/// processes and of all that they start, -a of all threads. The events join the
-/// session that a VMM is recording in DIR; if there is none, `record` makes a new
-/// session. To record a kernel thread that works for a VM, such as a thread of
+/// Without a program, -p and -a record only the kernel's events: -p for the given
+/// processes and all processes that they start, -a for all threads. The events join
+/// the session that a VMM is recording in DIR; if there is none, `record` makes a
+/// new session. To record a kernel thread that works for a VM, such as a thread of
 /// vhost, give its number to -p, too.
 ///
 /// The kernel's events are in DIR/kernel.dat, which trace-cmd and KernelShark read,

@@ -193,7 +193,8 @@ fn section(out: &mut String, at: usize, stage: &Stage) -> fmt::Result {
     Ok(())
 }
 
-/// Writes a bar for each thread, as long as the stage, and what the threads waited for.
+/// Writes a bar for each thread. The length of the bar is the duration of the stage. Below the bars, a table
+/// lists what the threads waited for.
 fn threads(out: &mut String, stage: &Stage) -> fmt::Result {
     if stage.threads.is_empty() {
         return Ok(());

@@ -16,19 +16,19 @@ const BAR: u64 = 20;
 const MAX_DETAILS: usize = 3;
 /// Maximum number of rows of a table within a stage.
 pub const MAX_ROWS: usize = 5;
-/// Percentage by which a count has to differ between two sides, and the minimum difference. Counts of boots
-/// repeat to within a few percent.
+/// First, the percentage by which a count has to differ between two sides. Second, the minimum difference.
+/// Counts of boots repeat to within a few percent.
 const CLEAR: (u64, u64) = (10, 100);
-/// Reasons of exits of vCPUs that have nothing to do, on x86 and on AArch64.
+/// Reasons of the exits by which an idle vCPU halts, on x86 and on AArch64.
 const HALTS: [&str; 2] = ["hlt", "wfx"];
-/// Maximum number of causes of a difference that are named.
+/// Maximum number of causes that a text names for a difference.
 const MAX_CAUSES: usize = 3;
 
 /// A recording and its boots.
 pub type Recorded = (PathBuf, Vec<Boot>);
 
-/// Formats boots: if there are several boots, the stages of all in columns; then each stage of the fastest
-/// boot.
+/// Formats boots. If there are several boots, a table with a column for each boot comes first. Then come the
+/// stages of the fastest boot.
 pub fn boots(recorded: &[Recorded]) -> String {
     let mut out = String::new();
     let all = Vec::from_iter(flat(recorded));
@@ -42,15 +42,15 @@ pub fn boots(recorded: &[Recorded]) -> String {
     out
 }
 
-/// Returns the fastest boot, because other programs took the least time from this boot.
+/// Returns the fastest boot. Other programs have disturbed this boot the least.
 pub fn fastest(recorded: &[Recorded]) -> Option<(&Path, &Boot)> {
     let all =
         recorded.iter().flat_map(|(path, boots)| boots.iter().map(move |boot| (&**path, boot)));
     all.min_by_key(|(_, boot)| boot.duration_ns())
 }
 
-/// Returns one line about a boot and its duration, and one line for each end of the boot that the recording
-/// lacks.
+/// Returns one line about a boot and its duration. If the recording lacks the beginning or the end of the
+/// boot, another line says this.
 pub fn summary(path: &Path, boot: &Boot) -> String {
     let vcpus = if boot.vcpus == 1 { "vCPU" } else { "vCPUs" };
     let duration = time(boot.duration_ns());
@@ -179,7 +179,7 @@ pub fn percent(ns: u64, of: u64) -> u128 {
 pub struct Column {
     /// Durations in nanoseconds.
     times: Vec<u64>,
-    /// Exits by what they touched: the number of exits and their time in nanoseconds.
+    /// The exits, by the thing that the guest touched: the number of exits and their time in nanoseconds.
     exits: Vec<BTreeMap<String, (u64, u64)>>,
     /// Time in nanoseconds in which threads waited for a CPU, by the name of the thread that had the CPU.
     behind: Vec<BTreeMap<String, u64>>,
@@ -288,7 +288,7 @@ fn parts(stage: &Stage) -> BTreeMap<String, u64> {
     sums
 }
 
-/// Returns the names whose number is clearly larger in each boot of `many` than in each boot of `few`, with
+/// Returns each name that has a clearly larger value in each boot of `many` than in each boot of `few`, and
 /// the difference. The largest difference comes first.
 fn clearly_more(
     few: &[BTreeMap<String, u64>],
@@ -307,7 +307,7 @@ fn clearly_more(
     more
 }
 
-/// Returns the word for several boots or recordings.
+/// Returns the word for these items in the plural: "boots" or "recordings".
 pub fn several_of(boots: &[&Boot]) -> &'static str {
     if boots.iter().all(|boot| boot.pid.is_none()) { "recordings" } else { "boots" }
 }

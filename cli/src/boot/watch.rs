@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 /// Minimum time between two looks.
 const PERIOD: Duration = Duration::from_millis(100);
-/// Minimum time between two looks, as a multiple of the time of the look before. A look reads all events, so
-/// looks together take up to a tenth of a CPU.
+/// Minimum time between two looks, as a multiple of the duration of the first of the two looks. A look reads
+/// all events. With this pause, all looks together take at most a tenth of a CPU.
 const PAUSE: u32 = 9;
 /// Number of failed looks, one after the other, after which the failure is reported. A single look can fail
 /// because the recording ends meanwhile.
@@ -51,7 +51,7 @@ pub fn watch(look: impl Fn() -> Result<bool>, has_seen: &AtomicBool, is_over: &A
 /// copy of the recording. Returns whether the stage has begun; false if `is_over` becomes true meanwhile.
 pub fn look(out: &Folder, dir: &Path, options: &Options, is_over: &AtomicBool) -> Result<bool> {
     let seen = look_into_copy(out, dir, options, is_over);
-    // The look may have failed before it made the copy, so an error is ignored.
+    // The copy may not exist, because the look may have failed before, so an error is ignored.
     let _ = out.remove(COPY);
     seen
 }
@@ -67,8 +67,8 @@ fn look_into_copy(
         return Ok(false);
     }
     let copy = out.by_descriptor().join(COPY);
-    // The session is opened with the copy, because the session has the events of the VMM and of programs in
-    // the guest.
+    // The session is opened, too, because the session contains the events of the VMM and of programs in the
+    // guest.
     let recording = Recording::open(&[Given::new(dir), Given::new(copy)])?;
     Ok(Boots::has_begun(&recording, options, || is_over.load(Relaxed))?)
 }

@@ -19,7 +19,7 @@ pub const PAGE: PageFile = PageFile {
 
 /// Maximum number of names that get a section.
 const MAX_SECTIONS: usize = 12;
-/// Maximum number of sentences, and of rows of regions inside, exits and causes.
+/// Maximum number of sentences, and maximum number of rows for regions inside, for exits and for causes.
 const MAX_ROWS: usize = 20;
 
 /// Makes the page.
@@ -75,8 +75,8 @@ pub fn page(sides: &[Side; 2], comparison: &Comparison, notes: &[String]) -> Res
 /// Returns the curve of each side: for each time, the share of the side's regions that took at most this
 /// time.
 fn curves(difference: &Difference) -> Value {
-    // The curves begin at the first percentile, because a single minimum says little. 0 becomes 0.5, because
-    // a logarithmic axis has no 0.
+    // The curves begin at the first percentile, because a single minimum says little. A time of 0 becomes 0.5
+    // ns, because a logarithmic axis has no 0.
     let sides = difference
         .percentiles_ns
         .each_ref()
@@ -192,7 +192,7 @@ fn bars(out: &mut String, unit: Unit, difference: &Difference) -> fmt::Result {
     Ok(())
 }
 
-/// Writes the same rows as the text, with intervals drawn.
+/// Writes the same rows as the text, and draws the interval of each difference.
 fn table(out: &mut String, unit: Unit, difference: &Difference) -> fmt::Result {
     let typical = &difference.typical.change;
     let changes: Vec<f64> = difference.parts.iter().map(|(_, c)| c.difference_ns).collect();
@@ -207,7 +207,7 @@ fn table(out: &mut String, unit: Unit, difference: &Difference) -> fmt::Result {
         [("in ", &difference.children), ("", &text::exits(difference)), ("", &difference.causes)];
     for (prefix, all) in named {
         for (at, (name, change)) in all.iter().take(MAX_ROWS).enumerate() {
-            // The first row has no prefix: among the regions inside, the first is `self`.
+            // The first row has no prefix. In the rows of regions inside, the first row is `self`.
             let prefix = if at == 0 { "" } else { prefix };
             rows.push((format!("{prefix}{}", short(name)), true, *change));
         }

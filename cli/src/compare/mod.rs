@@ -38,12 +38,12 @@ use std::process::ExitCode;
 /// percentile. Each difference has an interval of 95 % (Welch). The verdict is on
 /// the trimmed mean, by permutation of the runs, at 1 % for all names together
 /// (Benjamini and Hochberg). A verdict needs 5 runs a side for one name, 6 for up
-/// to 4 names, and 10 for up to 923. The difference is divided into parts, which
-/// add up to the difference, into the regions inside, and into exits and waits by
-/// their reasons.
+/// to 4 names, and 10 for up to 923. The difference is divided in three ways: into
+/// parts, which add up to the difference; into the regions inside; and into exits
+/// and waits by their reasons.
 ///
 /// With --run, `compare` records the runs itself: it runs both commands in turn
-/// (ABBA), and throws the first run of each away.
+/// (ABBA), and does not count the first run of each command.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 #[command(override_usage = "hypertrace compare [OPTIONS] DIR DIR\n       \
@@ -103,7 +103,7 @@ pub struct Args {
     html: Option<PathBuf>,
 }
 
-/// What is kept of a run.
+/// What `compare --run` keeps of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Keep {
     /// The whole session
@@ -253,7 +253,7 @@ fn runs_in(dir: &Path) -> Result<Vec<PathBuf>> {
     if runs.is_empty() {
         return refused("neither a session nor a directory of sessions".into());
     }
-    // `compare --run` gives the runs of its sides these names.
+    // `compare --run` gives its runs names that begin with `a-` and `b-`.
     let has = |side: &[u8]| {
         let names = runs.iter().filter_map(|run| run.file_name());
         names.into_iter().any(|name| name.as_encoded_bytes().starts_with(side))

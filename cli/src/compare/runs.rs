@@ -57,14 +57,15 @@ pub fn record(args: &Args, commands: [&OsStr; 2]) -> Result<[Side; 2]> {
 /// Records all runs in a directory. The directory's path may lead elsewhere at any moment, so all writes,
 /// reads and removals go through the directory's descriptor.
 fn record_all(args: &Args, commands: [&OsStr; 2], out: &Folder) -> Result<[Side; 2]> {
-    // `left`: bytes that stay of one run of each command. `session`: bytes of the larger session, which is on
-    // the disk until its sums are kept.
+    // `left`: number of bytes that stay on the disk after one run of each command. `session`: size in bytes
+    // of the larger of the two sessions. A session is on the disk until its sums are kept.
     let (mut left, mut session) = (0, 0);
     for command in commands {
         one(args, command, out, WARM_UP)?;
         let path = out.by_descriptor().join(WARM_UP);
         session = session.max(size(&path)?);
-        // A run without regions is an error here, before any other run is recorded.
+        // A run without regions is an error. This first run shows the error before the other runs are
+        // recorded.
         let run = read_in(out, WARM_UP).and_then(|run| {
             if args.keep == Keep::Samples {
                 keep(&out.folder(WARM_UP)?, &run)?;
@@ -145,7 +146,7 @@ fn read_in(out: &Folder, name: &str) -> Result<Run> {
     })
 }
 
-/// Replaces each path by descriptor in a text with the path that the user knows.
+/// In a text, replaces each path by descriptor with the path that the user knows.
 fn named(out: &Folder, text: &str) -> String {
     text.replace(&*out.by_descriptor().to_string_lossy(), &out.path().to_string_lossy())
 }
@@ -173,8 +174,8 @@ fn one(args: &Args, command: &OsStr, out: &Folder, name: &str) -> Result<()> {
         let _ = out.remove_tree(name);
         bail!("interrupted");
     }
-    // If the kernel's events cannot be recorded, the recorder runs the program all the same, but a comparison
-    // with --kernel needs the parts of the time.
+    // If the recorder cannot record the kernel's events, the recorder still runs the program. A comparison
+    // with --kernel fails in this case, because it needs the parts of the time.
     if args.kernel && status.success() && !here.join(name).join(hypertrace_kernel::FILE).exists() {
         let _ = out.remove_tree(name);
         bail!("{shown}: {}", String::from_utf8_lossy(&said).trim_end());

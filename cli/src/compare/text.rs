@@ -9,12 +9,12 @@ use hypertrace_export::escape::Escaped;
 use hypertrace_timeline::regions::Part;
 use std::fmt::Write;
 
-/// Maximum number of shown regions inside, exits and causes of a name.
+/// Maximum number of rows that are shown for a name: for regions inside, for exits and for causes.
 const MAX_ROWS: usize = 3;
 /// Width of the column of names in characters.
 const NAMES: usize = 24;
 
-/// Formats a comparison, with a sentence as its end.
+/// Formats a comparison. The last line is a sentence with the result.
 pub fn text(sides: &[Side; 2], comparison: &Comparison) -> String {
     let mut out = String::new();
     for line in self::sides(sides) {
@@ -102,7 +102,8 @@ fn parts(out: &mut String, unit: Unit, all: &[(Part, Change)]) {
     }
 }
 
-/// Formats the largest parts of the slowest hundredth of each side's regions.
+/// Formats the parts of the time of each side's slowest regions (the slowest 1 %). Only the largest parts are
+/// shown.
 fn slowest(out: &mut String, parts: &[(Part, Change)]) {
     let side = |of: fn(&Change) -> f64| {
         let sum: f64 = parts.iter().map(|(_, change)| of(change)).sum();
@@ -118,7 +119,8 @@ fn slowest(out: &mut String, parts: &[(Part, Change)]) {
     out.push_str(&wrapped(&line, "  "));
 }
 
-/// Returns the waits by cause. For people, a wait for a CPU is behind the thread that had the CPU.
+/// Returns the waits by cause. If a thread waited for a CPU, the text says that the thread was "behind" the
+/// thread that had the CPU.
 fn causes(difference: &Difference) -> Vec<(String, Change)> {
     let all = difference.causes.iter().map(|(name, change)| {
         let behind = name.strip_prefix("runnable by ").map(|thread| format!("behind {thread}"));
@@ -133,8 +135,8 @@ pub fn exits(difference: &Difference) -> Vec<(String, Change)> {
     all.map(|(part, name, change)| (format!("{part}, {name}"), change)).collect()
 }
 
-/// Formats the rows with the largest differences. The first row has no prefix: among regions inside, the
-/// first is `self`.
+/// Formats the rows with the largest differences. The first row has no prefix. In the rows of regions inside,
+/// the first row is `self`.
 fn named(out: &mut String, unit: Unit, prefix: &str, all: &[(String, Change)]) {
     for (at, (name, change)) in all.iter().take(MAX_ROWS).enumerate() {
         let prefix = if at == 0 { "" } else { prefix };
@@ -149,7 +151,8 @@ fn named(out: &mut String, unit: Unit, prefix: &str, all: &[(String, Change)]) {
 fn row(out: &mut String, name: &str, unit: Unit, change: &Change, shown: f64, verdict: &str) {
     let width = change.half_width_ns.map_or(String::new(), |ns| format!(" +- {}", unit.plain(ns)));
     let percent = change.relative().map_or(String::new(), |part| signed(part * 100.0, 1) + " %");
-    // The end of a long name tells threads and exits of one kind apart, so the middle is cut.
+    // The middle of a long name is cut, because threads or exits of one kind often differ only at the end of
+    // their names.
     let name: String = match name.chars().count().checked_sub(NAMES) {
         Some(more @ 1..) => {
             let kept = NAMES / 2;

@@ -57,8 +57,9 @@ fn keep((folder, name): (&Folder, &OsStr), stream: WholeFile, written: &Written)
         folder.rename(&aside, name)
     };
     fill().inspect_err(|_| {
-        // The files are removed through the descriptor, because the name of the made directory may belong to
-        // another directory by now. For the same reason, the name is removed only if its directory is empty.
+        // The files are removed through the descriptor, because another command may have given the name of
+        // this directory to its own directory. For the same reason, the name is removed only if its directory
+        // is empty.
         let _ = made.remove_all();
         let _ = folder.remove_empty(&aside);
     })

@@ -90,7 +90,7 @@ fn text(trace: &Trace, frame: Frame) -> String {
         }
     };
     let name: String = name.chars().take(MAX_CHARACTERS).collect();
-    // inferno would take a number after a blank for the time of another trace.
+    // inferno would take a number after a blank as the time of another trace.
     Escaped(name.as_bytes()).to_string().replace(';', ":").replace(' ', "\u{a0}")
 }
 
@@ -107,7 +107,7 @@ fn svg(lines: &[String], dir: &Path) -> Result<String> {
     from_lines(&mut options, lines.iter().map(String::as_str), &mut svg)
         .context("cannot make the flame graph")?;
     let svg = String::from_utf8(svg).context("the flame graph is no text")?;
-    // The declaration before `<svg` is left out, because the mark has a declaration.
+    // The XML declaration before `<svg` is left out, because `PAGE.mark` begins with the same declaration.
     let start = svg.find("<svg").context("the flame graph has no beginning")?;
     Ok(format!("{}{}", PAGE.mark, &svg[start..]))
 }

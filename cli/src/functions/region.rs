@@ -17,8 +17,8 @@ pub fn spans(dir: &Path, session: Option<&Path>, name: &str) -> Result<Spans> {
         return Err(Usage(why.into()).into());
     };
     let mut trace = FunctionTrace::open(dir)?;
-    // The kernel's recording is left out, because regions of threads that are not in this recording are
-    // wanted, too.
+    // The kernel's recording is left out: it covers only some threads, but the regions of all threads are
+    // wanted.
     let recording = Recording { traces: Vec::new(), ..open(session)? };
     let sessions = Vec::from_iter(recording.sessions.iter().map(|(session, _)| session));
     trace.place(&sessions, None)?;

@@ -87,7 +87,8 @@ pub fn text(
     }
     match info.kernel_limits.map(|limits| (limits.used, limits.left_out)) {
         None => {}
-        // The events of programs, and of a guest whose points another process answers, cause no exits.
+        // Without exits, nothing is wrong in two cases: the events of programs cause no exits, and neither do
+        // the points of a guest that another process answers.
         Some((0, 0)) if session.json().programs || session.json().served => {}
         Some((0, 0)) => writeln!(out, "  kernel.dat has no exit of a reference point")?,
         Some((used, left_out)) => {
@@ -192,7 +193,8 @@ fn clock(
     Ok(())
 }
 
-/// Returns the step of a counter in words, after a comma, if it is coarser than a nanosecond.
+/// If a counter's step is longer than a nanosecond, returns a comma and the step in words. Otherwise, returns
+/// an empty text.
 pub fn steps(ns: f64) -> String {
     let tenths = (ns * 10.0).round() / 10.0;
     if ns < 1.5 { String::new() } else { format!(", in steps of {tenths} ns") }
@@ -227,7 +229,7 @@ fn has_clock(stream: &Stream, id: u32) -> bool {
     stream.domain == Domain::Guest && stream.segments.iter().any(has)
 }
 
-/// Writes the limits of a clock's rate, and whether anything but the declared rate is known.
+/// Writes the limits of a clock's rate. If only the declared rate is known, the text says so.
 fn rate(out: &mut String, map: &ClockMap, declared: u64, is_assumed: bool) -> fmt::Result {
     let declared = grouped(declared);
     let Some((slowest, fastest)) = map.frequencies() else {
@@ -264,8 +266,8 @@ fn rate(out: &mut String, map: &ClockMap, declared: u64, is_assumed: bool) -> fm
     )
 }
 
-/// Writes how far times are from the constraints. `has_kernel`: whether some constraints come from the
-/// kernel's trace.
+/// Writes how far the computed times are from the limits that the constraints set. `has_kernel`: whether some
+/// constraints come from the kernel's trace.
 fn distances(out: &mut String, residuals: Residuals, has_kernel: bool) -> fmt::Result {
     let (Some(to), Some(from)) = (residuals.to_host, residuals.from_host) else { return Ok(()) };
     let (to, from) = (ns(to), ns(from));

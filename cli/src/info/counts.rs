@@ -26,7 +26,8 @@ pub fn text(session: &Session, info: &info::Session) -> String {
         (true, "filtered", |row| row.filtered),
         (true, "faults", |row| row.faults),
     ];
-    // A column of zeros tells nothing, but `records`, `events` and `lost` answer what everybody asks.
+    // A rare count has a column only if the count is not zero. `records`, `events` and `lost` always have a
+    // column, because every user asks for these counts.
     let columns = all.into_iter().filter(|(is_rare, _, count)| !is_rare || count(&info.total) > 0);
     let columns = Vec::from_iter(columns.map(|(_, name, count)| (name, count)));
     let header = ["stream", "name"].into_iter().chain(columns.iter().map(|(name, _)| *name));
@@ -81,11 +82,11 @@ fn details(out: &mut String, session: &Session, info: &info::Session) -> std::fm
         let kinds = row.faults_by_kind.iter().map(|(k, n)| (k.as_str(), *n));
         list(out, &format!("faults of {}", source(session, row)), kinds)?;
     }
-    // A program has no device, so only what its recorder found wrong is shown.
+    // A program has no device. Its recorder's counts are shown instead, but only the counts of faults.
     let is_program = session.json().programs;
     let title = if is_program { "recorder" } else { "device" };
     let device = info.device.iter().map(|(k, n)| (k.as_str(), *n));
-    // `rings_without_point` is usual for a program, which also rings when its ring fills.
+    // For a program, `rings_without_point` is no fault, because a program also rings when its ring fills.
     let is_usual = |name: &str| is_program && ["passes", "rings_without_point"].contains(&name);
     list(out, title, device.filter(|(name, n)| *n > 0 && !is_usual(name)))?;
     if info.missing > 0 {

@@ -6,15 +6,16 @@ use hypertrace_timeline::clock::{Agreement, Contradicted, FRACTION};
 use hypertrace_timeline::{ClockMaps, ComparedTsc, GuestCpu, GuestTsc, KvmWord, Session};
 use std::fmt::{self, Write as _};
 
-/// Maximum number of contradicting clients, of statements of KVM, and of CPUs that are shown as text.
+/// Maximum number of items that the text shows: of contradicting clients, of statements of KVM, and of CPUs.
 const SHOWN: usize = 10;
 
-/// Error of 1 us, in units of host time ([`FRACTION`] in a nanosecond). A larger error leaves much of the
-/// time of a guest's threads unknown, because a time of the error's size is unknown around each border
-/// between the host's parts.
+/// Error of 1 us, in units of host time ([`FRACTION`] in a nanosecond). Around each border between two parts
+/// of the host's time, a time as long as the error is unknown. A larger error than this therefore leaves much
+/// of the time of a guest's threads unknown.
 const WIDE: u64 = 1_000 * FRACTION.unsigned_abs();
 
-/// Writes whether what KVM and the VMM say about a clock agrees with the points of the clock's clients.
+/// Writes whether two sources agree about a clock: the statements of KVM and the VMM, and the points of the
+/// clock's clients.
 pub fn to_text(out: &mut String, session: &Session, maps: &ClockMaps, clock: u32) -> fmt::Result {
     of_kvm(out, session, maps, clock)?;
     let of_clock = || maps.compared_tscs().filter(|compared| compared.clock == clock);
@@ -38,7 +39,8 @@ pub fn to_text(out: &mut String, session: &Session, maps: &ClockMaps, clock: u32
     let has_word = !agreed.is_empty() || maps.kvm_words().any(|(of, ..)| of == clock);
     let is_tsc = session.json().clock(clock).is_some_and(|clock| clock.kind == "tsc");
     let mut all = maps.iter().filter(|(id, ..)| *id == clock);
-    // Only a clock without jumps counts, because a recording of the host's kernel would not explain jumps.
+    // The advice to record the host's kernel is only for a clock without jumps, because such a recording does
+    // not explain jumps.
     let is_wide = all
         .any(|of| of.2.segments() == 1 && maps.bounds(of).is_some_and(|bounds| bounds.p99 > WIDE));
     match is_tsc && is_wide && !has_word && !session.json().programs {

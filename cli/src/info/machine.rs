@@ -96,7 +96,7 @@ fn perf() -> Ability {
     Ability { name: "perf", purpose, found: found.map_err(|why| parts(&why)) }
 }
 
-/// Compares what perf may lock with what a recording needs for each CPU.
+/// Compares the limits of the memory that perf may lock with the memory that a recording needs for each CPU.
 fn locked_memory() -> Ability {
     let of_perf = setting("/proc/sys/kernel/perf_event_mlock_kb");
     let limit = getrlimit(Resource::Memlock).current;
@@ -139,8 +139,8 @@ fn clock() -> Ability {
 fn step_ns() -> f64 {
     let (begin, mut readings) = (Instant::now(), Vec::with_capacity(10_000));
     for pair in 0..5_000 {
-        // The loop has a different length each time, because otherwise a counter of fine steps would seem to
-        // have the steps of this loop.
+        // The loop has a different length each time. Otherwise, all differences of a counter with fine steps
+        // would be multiples of the loop's time.
         (0..pair % 16).for_each(|turn| _ = black_box(turn));
         readings.extend([ticks(), ticks()]);
     }

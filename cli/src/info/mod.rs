@@ -150,7 +150,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         true => print_json(json!({ "sessions": shown, "kernels": kernels }))?,
         false => print(text)?,
     }
-    // Unread parts become errors only now that all other parts were shown.
+    // Damaged parts become errors only here, after all other parts were shown.
     let unread = recording.unread.into_iter().filter(|unread| unread.what != UnreadPart::Guest);
     unread.for_each(|unread| faults.add(unread.why));
     faults.end()

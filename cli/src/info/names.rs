@@ -122,8 +122,8 @@ fn of_kernel() -> Result<Names> {
 fn of_session(dir: &Path, faults: &mut Faults) -> Result<Names> {
     // Unlike other commands, this command needs no clocks, because it shows no times.
     let mut recording = open_all(&[session(dir)])?;
-    // Unfinished recordings were reported when an attempt to complete them failed. Names of guests' kernels
-    // are not listed.
+    // Recordings that were not finished are not reported here, because the attempt to complete them has
+    // reported the failure. Names of guests' kernels are not listed.
     let is_shown = |what| !matches!(what, UnreadPart::Unfinished | UnreadPart::Guest);
     let unread = std::mem::take(&mut recording.unread).into_iter();
     unread.filter(|unread| is_shown(unread.what)).for_each(|unread| faults.add(unread.why));
@@ -155,7 +155,8 @@ fn of_session(dir: &Path, faults: &mut Faults) -> Result<Names> {
     for class in session.classes().iter().filter(|class| class.id >= id::FIRST) {
         add(&class.name, &class.fields, counts.get(&class.id).copied().unwrap_or(0));
     }
-    // The kernel's file describes many events that do not occur, so the events that occur are listed.
+    // The kernel's file describes many events that did not occur, so only the events that occurred are
+    // listed.
     let (stats, warnings) = match recording.kernel_of(0) {
         Some(trace) => trace.event_stats()?,
         None => Default::default(),
@@ -222,8 +223,8 @@ fn of_program(path: &Path) -> Result<Names> {
     }
 }
 
-/// A program's file, from which at most `left` more bytes are read, because a hostile file may state any
-/// sizes.
+/// A program's file, with a limit: at most `left` more bytes are read, because the sizes that a hostile file
+/// states may be wrong.
 struct Limited {
     file: File,
     left: usize,
@@ -260,8 +261,8 @@ fn headers<'d>(data: impl ReadRef<'d>) -> object::Result<usize> {
     }
 }
 
-/// Returns the event in a note, with its fields if they are known; `None` for a note of another kind. An
-/// error means that the text is larger than a schema's text can be.
+/// Returns the event in a note, with its fields if they are known; `None` for a note of another kind. If
+/// the text is larger than a schema's text can be, an error is returned.
 fn event(owner: &[u8], text: &[u8]) -> Result<Option<Event>, ()> {
     let shown = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
     let texts = match owner {

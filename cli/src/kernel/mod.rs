@@ -112,7 +112,7 @@ fn completed(summary: &Summary) -> String {
     format!("completed a recording that was left incomplete: {}{left}", line(summary, None))
 }
 
-/// Reports the start of a recording: what is recorded, and what is not.
+/// Reports that a recording has begun, and tells what is recorded and what is not.
 pub fn say_start(recording: &Recording, dir: &Path, end: &str) {
     let what = match recording.source() {
         Source::Tracefs => systems(recording.events()),
@@ -149,7 +149,7 @@ pub fn systems(events: &[String]) -> String {
     counts.join(", ")
 }
 
-/// Maximum number of places of damage in a line, because each CPU's events can have damage.
+/// Maximum number of damaged places that one line names. Each CPU's events can have damaged places.
 const MAX_DAMAGE: usize = 4;
 
 /// Formats the closing line: events, losses with their causes and what helps, the file.
