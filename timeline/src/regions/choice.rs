@@ -63,10 +63,10 @@ impl<'a> Chooser<'a> {
 
     /// If a region that begins at `begin_ns` is left out, returns why.
     pub fn refuses(&self, begin_ns: i64, region: &RegionRef<'_>) -> Option<LeftOut> {
-        let Choice { names, filter, from_ns, to_ns, .. } = self.choice;
+        let Choice { filter, from_ns, to_ns, .. } = self.choice;
         if self.is_kept(region.name) {
             None
-        } else if !names.is_empty() && !names.iter().any(|name| name == region.name) {
+        } else if !self.has_name(region.name) {
             Some(LeftOut::Name)
         } else if from_ns.is_some_and(|from| begin_ns < from)
             || to_ns.is_some_and(|to| begin_ns >= to)
@@ -76,6 +76,12 @@ impl<'a> Chooser<'a> {
             let fits = filter.as_ref().is_none_or(|filter| filter.fits_region(region));
             (!fits).then_some(LeftOut::Filter)
         }
+    }
+
+    /// Returns whether regions of a name can be shown.
+    pub fn has_name(&self, name: &str) -> bool {
+        let names = &self.choice.names;
+        names.is_empty() || self.is_kept(name) || names.iter().any(|of| of == name)
     }
 
     fn is_kept(&self, name: &str) -> bool {

@@ -66,6 +66,8 @@ pub(super) struct Span {
     pub name: u32,
     /// Where the span began.
     pub place: Place,
+    /// Whether spans of this name can be shown.
+    is_chosen: bool,
     /// [`Lost::times`] of the span's process, and [`OfSession::of_kernel`], at the time when the span began.
     losses: (u64, u64),
     /// Number that tells the span from later spans with the same key.
@@ -306,14 +308,21 @@ impl Spans {
         None
     }
 
-    /// Notes the begin of a span. `parent` is the number that the span names as the span around it, or 0.
-    pub fn begin(&mut self, key: Key, name: u32, place: Place, (parent, time): (u64, i64)) {
+    /// Notes the begin of a span. `is_chosen`: whether spans of this name can be shown. `parent` is the number
+    /// that the span names as the span around it, or 0.
+    pub fn begin(
+        &mut self,
+        key: Key,
+        (name, is_chosen): (u32, bool),
+        place: Place,
+        (parent, time): (u64, i64),
+    ) {
         self.last += 1;
         let (number, of) = (self.last, &mut self.sessions[key.session]);
         let losses = (of.lost(key.process).times, of.of_kernel);
         let has_parent = of.has_parted && parent != 0;
         let (inside, around) = (None, None);
-        let span = Span { name, place, losses, number, parted: None, inside, around };
+        let span = Span { name, place, is_chosen, losses, number, parted: None, inside, around };
         of.begun.push_back((key, number));
         of.open += usize::from(self.open.insert(key, span).is_none());
         if has_parent {
@@ -389,6 +398,11 @@ impl Spans {
     /// Returns the polls of a span.
     pub fn parted(&mut self, key: Key) -> Option<&mut Parted> {
         self.parted.get_mut(&self.open.get(&key)?.parted?)
+    }
+
+    /// Returns whether the polls of a span are needed: for the span, or for the span around it.
+    pub fn needs_polls(&self, key: Key) -> bool {
+        self.open.get(&key).is_some_and(|span| span.is_chosen || span.inside.is_some())
     }
 
     /// Takes the begin of a later poll of a span, as [`Parted::enter`].

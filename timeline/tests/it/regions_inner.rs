@@ -370,6 +370,20 @@ fn spans_inside_that_are_not_chosen_are_children() {
 }
 
 #[test]
+fn polls_of_spans_that_are_not_chosen_take_no_room() {
+    let made = made(&request(&IN_BOTH));
+    let choice = Choice { names: vec!["query".into()], ..Choice::default() };
+
+    // Room for the query and for its three entries.
+    let options = Options { choice, most_regions: Some(4), ..Options::default() };
+    let regions = read(&made, &options);
+
+    let query = group(&regions, "query");
+    assert_eq!((query.count, parts(&query.total.times)), (1, [1_110, 620, 490]));
+    assert!(regions.warnings.iter().all(|of| !of.contains("regions:")), "{:?}", regions.warnings);
+}
+
+#[test]
 fn sums_over_some_requests_have_the_spans_inside_these() {
     let mut events = request(&IN_BOTH);
     let later = |(time, client, of, id): Event| {

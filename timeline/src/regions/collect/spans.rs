@@ -50,7 +50,9 @@ impl Pass<'_> {
                     self.forget_span(oldest, NotCounted::BeginWithoutEnd);
                 }
                 self.begin(event, role, name, thread, is_unknown);
-                self.spans.begin(key, name, place, (role.parent(event), event.ts_ns));
+                let is_chosen = self.chooser.has_name(&self.roles.names()[name as usize]);
+                let parent = (role.parent(event), event.ts_ns);
+                self.spans.begin(key, (name, is_chosen), place, parent);
             }
             (Some(OfSpan::PollBegin), Some(name), _) => {
                 self.begin(event, role, name, thread, is_unknown);
@@ -189,7 +191,7 @@ impl Pass<'_> {
                 }
             }
         }
-        self.polling = Some((key, counts));
+        self.polling = Some((key, counts)).filter(|_| self.spans.needs_polls(key));
         self.close(event, role, name, (open, depth), (thread, on), is_unknown);
         self.polling = None;
     }

@@ -71,13 +71,12 @@ pub(in super::super) struct Inner {
 }
 
 impl Spans {
-    /// If the span `parent` is open, notes that the span `key`, which has just begun, is inside the parent.
+    /// If the span `parent` is open and can be shown, notes that the span `key`, which has just begun, is inside
+    /// the parent.
     pub(super) fn go_inside(&mut self, key: Key, parent: u64, time: i64) {
         let parent = Key { id: parent, ..key };
-        let Some(Span { number, .. }) = self.open.get(&parent).filter(|_| parent != key) else {
-            return;
-        };
-        let number = *number;
+        let around = self.open.get(&parent).filter(|around| parent != key && around.is_chosen);
+        let Some(&Span { number, .. }) = around else { return };
         let idle = self.idle_at(number, time);
         let Some(span) = self.open.get_mut(&key) else { return };
         let place = span.place;
