@@ -36,9 +36,9 @@ const TRACED: &str = "traced";
 /// vhost, give its number to -p, too.
 ///
 /// The kernel's events are in DIR/kernel.dat, which trace-cmd and KernelShark read,
-/// too. For root, they come from a private instance of the kernel's trace. For
-/// another user, or without tracefs, perf records only the scheduling of the user's
-/// own threads.
+/// too. Root's recordings use a private instance of the kernel's trace. For another
+/// user, or without tracefs, perf records only the scheduling of the user's own
+/// threads.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 #[command(group = clap::ArgGroup::new(TRACED).args(["program", "segment"]).multiple(true))]
@@ -47,18 +47,18 @@ const TRACED: &str = "traced";
                             hypertrace record [OPTIONS] -p PID...\n       \
                             hypertrace record [OPTIONS] -a [[--] PROGRAM [ARGS]...]")]
 pub struct Args {
-    /// Directory for the session: new or empty (default: hypertrace.data; the session that is there
-    /// becomes hypertrace.data.old)
+    /// Directory for the session: new or empty (default: hypertrace.data; if a session is there already, it
+    /// is renamed to hypertrace.data.old)
     #[arg(long, short, value_name = "DIR")]
     pub output: Option<PathBuf>,
 
-    /// Rename the session that is in DIR, by adding .old to its name. A session that has that name
-    /// is removed
+    /// Rename the session that is in DIR, by adding .old to its name. If a session already has the new name,
+    /// that older session is removed
     #[arg(long)]
     overwrite: bool,
 
-    /// After the program's end, record until all processes that can trace have ended, too, or until
-    /// Ctrl-C. Only root sees the processes of other users
+    /// After the program's end, go on recording until no process that can trace is left, or until Ctrl-C.
+    /// Only root sees the processes of other users
     #[arg(long, conflicts_with = "pid", requires = TRACED)]
     wait: bool,
 
@@ -85,12 +85,13 @@ pub struct Args {
           value_parser = clap::value_parser!(u32).range(1..=i32::MAX as i64))]
     pid: Vec<u32>,
 
-    /// Record the kernel's events of all threads of this machine, until PROGRAM ends, or else until
-    /// Ctrl-C; as root only
+    /// Record the kernel's events of all threads of this machine, until PROGRAM ends or, without PROGRAM,
+    /// until Ctrl-C; as root only
     #[arg(long, short, conflicts_with = "pid")]
     all: bool,
 
-    /// Write the kernel's events to the disk soon, for `boot --until`, which looks for a stage meanwhile
+    /// Write the kernel's events to the disk with little delay, so that `boot --until` can look for a stage
+    /// during the recording
     #[arg(long, hide = true)]
     pub live: bool,
 
@@ -99,8 +100,9 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = units::buffer_kib)]
     buffer: Option<u32>,
 
-    /// Record no switches and wake-ups of the machine's other threads, which show their names. With
-    /// this, `regions` cannot name the threads that others waited for
+    /// Record only the switches and wake-ups of the threads that are traced. The names of the machine's other
+    /// threads are then not recorded. `regions` therefore cannot name the thread that another thread waited
+    /// for
     #[arg(long)]
     own_only: bool,
 
@@ -114,10 +116,9 @@ pub struct Args {
           value_parser = units::ring)]
     ring: u64,
 
-    /// Keep the rings in this new file, on tmpfs (default: in memory). If this process and the
-    /// programs crash, `hypertrace recover` gets the rings' events from the file. PROGRAM may be
-    /// left out: programs that something else starts trace, too, if they have
-    /// HYPERTRACE_SEGMENT=FILE in their environment
+    /// Keep the rings in this new file, on tmpfs (default: in memory). If this process and the programs
+    /// crash, `hypertrace recover` gets the rings' events from the file. PROGRAM may be left out. Programs
+    /// that something else starts can also be traced: they need HYPERTRACE_SEGMENT=FILE in their environment
     #[arg(long, value_name = "FILE", conflicts_with = "pid")]
     segment: Option<PathBuf>,
 
@@ -131,8 +132,8 @@ pub struct Args {
     #[arg(long, value_name = "DIR[,OPTION=VALUE]", requires = "qemu")]
     functions: Option<OsString>,
 
-    /// Emulated threads whose points the plugin can record (default: as many as
-    /// --clients with --qemu, else none). For an emulator that is PROGRAM itself
+    /// Emulated threads whose points the plugin can record (default: as many as --clients with --qemu, else
+    /// none). Use this option if PROGRAM itself is an emulator
     #[arg(long, value_name = "N", conflicts_with = "pid", requires = TRACED, hide = true,
           value_parser = clap::value_parser!(u32).range(0..=512))]
     relays: Option<u32>,

@@ -35,7 +35,8 @@ impl Failure {
     /// Checks that an ended session is complete; `written` is the result of its end.
     ///
     /// # Errors
-    /// If a write failed. The session is then readable only up to that failure, which the message names.
+    /// If a write failed. The session is then readable only up to the failed write, and the error's message
+    /// names the failure.
     pub fn check(&self, written: Result<()>) -> Result<()> {
         match self.0.get() {
             Some(why) => bail!("{why}"),

@@ -20,7 +20,7 @@ pub struct Args {
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
-    /// Directory of the session: that of the crash, or a new one
+    /// Directory of the session: the session of the crash, or a new directory
     #[arg(value_name = "DIR", default_value = place::DEFAULT)]
     dir: PathBuf,
 

@@ -1,4 +1,4 @@
-//! The members of the commands' JSON are the members in docs/json.md.
+//! Test that docs/json.md lists the members of the commands' JSON.
 
 use hypertrace_test_support::json_md::Members;
 

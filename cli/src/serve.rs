@@ -28,11 +28,12 @@ use std::process::ExitCode;
 /// vfio-user, for QEMU from 10.1 on and Cloud Hypervisor. Each reference point is a
 /// message to `serve`, sent at the moment when the guest makes the point.
 ///
-/// The hypertrace library in the guest finds both. If a command that starts QEMU is
-/// given, `serve` adds the options to this command, runs it, and records until it
-/// ends. If not, `serve` prints the options, with which you start the VM, and
-/// records until Ctrl-C, also while guests reboot and VMs end and start again; one
-/// VM at a time.
+/// In both cases, the hypertrace library in the guest finds the device. If a
+/// command that starts QEMU is given, `serve` adds the options to this command,
+/// runs the command, and records until the command ends. Without such a command,
+/// `serve` prints the options, and you start the VM with these options. `serve`
+/// then records one VM at a time, until Ctrl-C. The recording goes on when the
+/// guest reboots, and when a VM ends and another VM starts.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = EXAMPLES,
@@ -55,8 +56,8 @@ pub struct Args {
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 
-    /// Form of the BARs: 64 (the rings have 64 address bits) or 32, for VMMs that
-    /// place no others
+    /// Form of the BARs: 64 (the rings have 64 address bits), or 32 for VMMs that cannot place BARs with 64
+    /// address bits
     #[arg(long, value_name = "BITS", default_value = "64", conflicts_with = "file", hide = true,
           value_parser = ["64", "32"])]
     bars: String,
@@ -71,7 +72,8 @@ pub struct Args {
           value_parser = clap::value_parser!(u32).range(1..=16))]
     args: u32,
 
-    /// End when the first VM ends. Only with --socket, because no server sees that a VM has left its file
+    /// End when the first VM ends. This option needs --socket, because with --file no server can see that a
+    /// VM has ended
     #[arg(long, conflicts_with = "file")]
     once: bool,
 
@@ -86,8 +88,8 @@ pub struct Args {
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     clients: u32,
 
-    /// The caller's span, as in a traceparent header of W3C's Trace Context. This span becomes the parent
-    /// of exported spans, and guests can ask for it
+    /// The caller's span, as in a traceparent header of W3C's Trace Context. This span becomes the parent of
+    /// exported spans, and the guest library tells the span to programs that ask
     #[arg(long, value_name = "00-TRACE-SPAN-FLAGS")]
     traceparent: Option<TraceParent>,
 
@@ -99,8 +101,8 @@ pub struct Args {
     #[arg(long, short)]
     quiet: bool,
 
-    /// A command that becomes or starts QEMU, and passes its last arguments on. The recording ends when
-    /// this command ends, so QEMU must not go to the background
+    /// A command that is or starts QEMU. The command must pass its last arguments to QEMU. The recording ends
+    /// when this command ends, so QEMU must not go to the background
     #[arg(last = true, value_name = "VMM")]
     vmm: Vec<OsString>,
 }
@@ -166,7 +168,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         check_parent("--socket", socket)?;
     }
     let vmm = args.vmm.first().map(|name| Program::find(name)).transpose()?;
-    // In a script, an empty variable may stand in place of the VMM.
+    // In a script, the variable that should contain the VMM's command may be empty.
     if vmm.is_none() && std::env::args_os().next_back().is_some_and(|last| last == "--") {
         bail!(Usage("-- is followed by no VMM".into()));
     }
@@ -190,7 +192,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// Returns the text of a path for QEMU, which may have another current directory.
+/// Returns a path as an absolute path for an option of QEMU, because QEMU may have another current directory.
 fn absolute(option: &str, path: &Path) -> Result<String> {
     let whole = std::path::absolute(path)?;
     match whole.into_os_string().into_string() {
@@ -202,7 +204,7 @@ fn absolute(option: &str, path: &Path) -> Result<String> {
     }
 }
 
-/// Runs the VMM to its end, with more arguments. Returns its exit code.
+/// Runs the VMM to its end. `options` are added to the VMM's arguments. Returns its exit code.
 fn run_vmm(args: &Args, vmm: &Program, options: &[[String; 2]]) -> Result<u8, ProgramError> {
     let mut command = vmm.command();
     command.args(&args.vmm[1..]).args(options.iter().flatten());

@@ -5,9 +5,8 @@ use hypertrace_format::folder::{Folder, Share};
 use std::ffi::OsString;
 use std::path::Path;
 
-/// A directory with a random name, in a place that is shared with other users. On drop, the directory is
-/// removed with all that is in it, through its descriptor, because another directory may have the name by
-/// then.
+/// A directory with a random name, in a place that is shared with other users. The drop removes the directory
+/// and its contents through the directory's descriptor, because by then another directory may have the name.
 #[derive(Debug)]
 pub struct Temporary {
     above: Folder,

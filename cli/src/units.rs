@@ -48,7 +48,7 @@ pub fn buffer_kib(text: &str) -> Result<u32, String> {
     size(text, 64 << 10..=1 << 32).map(|bytes| (bytes >> 10) as u32)
 }
 
-/// Formats a size in the largest unit of which the size is a multiple.
+/// Formats a size in the largest unit that divides the size without a remainder.
 pub fn shown(bytes: u64) -> String {
     let unit = SIZES.iter().find(|(_, unit)| bytes > 0 && bytes.is_multiple_of(*unit));
     unit.map_or(format!("{bytes} bytes"), |(name, unit)| format!("{}{name}", bytes / unit))

@@ -4,7 +4,7 @@ use hypertrace_format::origin::Origin;
 use hypertrace_timeline::Session;
 use jiff::Timestamp;
 
-/// Returns a line that says that a session is not finished, and what to do about that.
+/// If a session is not finished, returns a line that says this and what the user can do.
 pub fn unfinished(session: &Session) -> Option<String> {
     let json = session.json();
     let said = "not finished: still being written, or its writer was ended";

@@ -58,13 +58,14 @@ const FASTEST_COUNTER: u64 = 10_000_000_000;
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct ChipConfig {
-    /// Number n of vCPUs' clients, [0, n). Programs lease the other clients. A number above the geometry's
-    /// clients means all.
+    /// Number n of clients that belong to vCPUs. These clients have the numbers 0 to n - 1. Programs lease
+    /// the other clients. A number above the geometry's clients means all.
     pub vcpu_clients: u32,
     /// Whether the VMM arms KICK as an ioeventfd.
     pub has_doorbells: bool,
-    /// Number of reference points that one client may make per second, 0 for no limit. A burst may have one
-    /// second's points. The limit is stricter if the sink does not know the host's frequency.
+    /// Number of reference points that one client may make per second, 0 for no limit. In a burst, a client
+    /// may make as many points at once as in one second. The limit is stricter if the sink does not know the
+    /// host's frequency.
     pub reference_points_per_second: u32,
 }
 
@@ -76,7 +77,7 @@ impl ChipConfig {
         features
     }
 
-    /// Returns the configuration as `change` leaves it.
+    /// Returns the configuration after `change` has modified it.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut ChipConfig)) -> ChipConfig {
         change(&mut self);
@@ -149,8 +150,8 @@ impl Chip {
     ) -> Self {
         let geometry = *memory.geometry();
         let session = sink.session_info();
-        // If the counter's frequency is unknown, the limit assumes a frequency that no counter reaches: users
-        // notice a limit that is too strict, but would not notice a limit that is too loose.
+        // If the counter's frequency is unknown, the limit assumes a frequency that no counter reaches, so
+        // the limit is too strict. Users notice such a limit, but would not notice a limit that is too loose.
         let second = match session.host_frequency {
             0 => FASTEST_COUNTER,
             frequency => frequency,
@@ -391,8 +392,8 @@ impl Chip {
     }
 
     /// Returns whether the rate limit allows a point, by the generic cell rate algorithm. Each allowed point
-    /// moves `due` one interval later; a point that would move `due` to more than a second after now is not
-    /// allowed.
+    /// moves `due` later by one interval. If `due` would then be more than a second after now, the point is
+    /// not allowed.
     fn is_due(&self, point: &ReferencePoint<'_>) -> bool {
         let due = &self.registers[point.client as usize].due;
         let now = point.host_time;
@@ -413,13 +414,14 @@ impl Chip {
     /// pass, or `None` if the loop waits for the next KICK. `is_kicked` says that a KICK or the waker caused
     /// this pass.
     ///
-    /// The loop keeps its timer while the sink is not [quiet](DrainSink::quiet_for). The loop always keeps
-    /// its timer if guests do not kick (`has_doorbells` is false) or the waker does not
-    /// [work](DrainWaker::works), but a [slower](drain::poll_after) one while nobody records anything.
+    /// The loop keeps its timer while the sink is not [quiet](DrainSink::quiet_for). The loop also keeps its
+    /// timer if guests do not kick (`has_doorbells` is false), or if the waker does not
+    /// [work](DrainWaker::works). In this case, the timer is [slower](drain::poll_after) while nobody records
+    /// anything.
     ///
-    /// A loop that waits for an eventfd reads the eventfd before each call, because an eventfd that stays
-    /// readable wakes the loop at once. Guests may kick as often as they like, so a KICK should cause no call
-    /// within 200 us of the last call.
+    /// If the loop waits for an eventfd, the loop reads the eventfd before each call. An eventfd that stays
+    /// readable would wake the loop again at once. Guests may kick as often as they like, so a KICK should
+    /// cause no call within 200 us of the last call.
     ///
     /// Only the drain loop's thread may call this, never a vCPU's thread.
     pub fn drain(&self, policy: &DrainPolicy, is_kicked: bool) -> Option<Duration> {
@@ -455,7 +457,7 @@ impl Chip {
     ///
     /// `budget` is the share of one client. A step cannot be divided, so a client may exceed its share; such
     /// a client then waits in later passes until the other clients have had as much time. Time that no other
-    /// client needs goes to any client that has more records. So each client gets its part of the thread's
+    /// client needs goes to any client that has more records. Each client thus gets its part of the thread's
     /// time, whatever the other clients do. A pass lasts at most 16 shares, a step and a look at every
     /// client.
     ///
@@ -472,8 +474,8 @@ impl Chip {
         self.pass(|sink, rings| clients.round(sink, rings, share, now))
     }
 
-    /// Drains everything that is in the rings now, however long that takes, for the end. Records that clients
-    /// add meanwhile do not prolong the drain.
+    /// Drains everything that is in the rings now, without a limit of time. A drain loop calls this at its
+    /// end. Records that clients add meanwhile do not prolong the drain.
     ///
     /// Only the drain loop's thread may call this, never a vCPU's thread.
     pub fn drain_all(&self) {
@@ -549,8 +551,8 @@ impl Chip {
         })
     }
 
-    /// Counts the records that are still in the rings as lost, for the end: after the last pass, when no vCPU
-    /// runs any more, if the sink could not take them.
+    /// Counts the records that are still in the rings as lost. Call this after the last pass, when no vCPU
+    /// runs any more, if the sink could not take these records.
     pub fn discard_unread(&self) {
         let clients = &mut *lock(&self.clients);
         with_drain(&*self.sink, |sink| clients.discard_unread(sink, &mut &*self));

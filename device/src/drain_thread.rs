@@ -17,8 +17,8 @@ use std::time::Instant;
 /// [`Chip::drain_thread`] starts the thread. Drop this when no vCPU runs any more: the drop drains the rest
 /// and ends the thread.
 ///
-/// If the sink panics, the thread ends, which is [counted](crate::Counter::DrainPanicked). The VM runs on,
-/// and events that find no room are lost and counted.
+/// If the sink panics, the device [counts](crate::Counter::DrainPanicked) the panic, and the thread ends. The
+/// VM runs on, and events that find no room are lost and counted.
 #[derive(Debug)]
 pub struct DrainThread {
     stop: Arc<AtomicBool>,
@@ -28,9 +28,9 @@ pub struct DrainThread {
 
 impl Chip {
     /// Starts a thread that drains this chip. `kick` is the eventfd of the [doorbell](crate::Chip::doorbell)
-    /// KICK, to which the chip's waker writes, too. The thread first calls `before`, where the VMM installs
-    /// the thread's seccomp filter. The thread makes the system calls `ppoll` and `read`, the calls of the
-    /// sink, and the calls at the thread's own end; `hypertrace_vmm::syscalls` lists all these calls.
+    /// KICK. The chip's waker writes to the same eventfd. The thread first calls `before`, where the VMM
+    /// installs the thread's seccomp filter. The thread makes the system calls `ppoll` and `read`, the calls
+    /// of the sink, and the calls at the thread's own end; `hypertrace_vmm::syscalls` lists all these calls.
     ///
     /// # Errors
     /// If the host cannot make a thread, or `before` fails.

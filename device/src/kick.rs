@@ -37,7 +37,7 @@ impl Kick {
     /// Makes the eventfd not readable. A VMM's own loop calls this before each
     /// [`Chip::drain`](crate::Chip::drain).
     pub fn clear(&self) {
-        // Fails only if the eventfd is not readable.
+        // The read fails only if the eventfd is not readable, and then nothing has to be done.
         let _ = rustix::io::read(self, &mut [0; 8]);
     }
 }

@@ -3,10 +3,10 @@
 //! The regions that are memory: argument slots and rings, which guest and host share, and the config page,
 //! which only the host writes.
 //!
-//! The host accesses these regions only as slices of atomic words, because the ring needs whole words with an
+//! The host accesses these regions only as slices of atomic words. The ring needs whole words with an
 //! ordering, and racing accesses of different sizes are undefined in Rust's memory model. This module makes
-//! an unsafe cast to such a slice, because vm-memory offers one atomic at a time, and the drain copies
-//! thousands of words. The call of `madvise` is unsafe, too.
+//! such a slice by an unsafe cast: vm-memory offers only one atomic at a time, but the drain copies thousands
+//! of words. The call of `madvise` is unsafe, too.
 #![allow(unsafe_code)]
 
 use crate::state::RestoreError;
@@ -102,8 +102,8 @@ impl SharedRegion {
     /// the load is not within the region.
     pub(crate) fn load(&self, offset: u64, data: &mut [u8]) -> bool {
         self.parts(offset, data.len(), |word, part, bytes| {
-            // ORDERING: pairs with the Release stores of `store_bytes` and of the host, for
-            // a guest whose every access traps.
+            // ORDERING: pairs with the Release stores of `store_bytes` and of the host. A guest needs this
+            // order if each of its accesses traps.
             let word = word.load(Ordering::Acquire).to_le_bytes();
             data[bytes].copy_from_slice(&word[part]);
         })
@@ -183,8 +183,9 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Makes memory in a memfd, sealed against a change of its size and against further seals: no process
-    /// that has the descriptor can take the pages away, or keep a later process from mapping them.
+    /// Makes memory in a memfd, sealed against changes of its size and against further seals. A process that
+    /// has the descriptor can then neither remove the file's pages nor prevent a later process from mapping
+    /// the file.
     ///
     /// # Errors
     /// If the geometry is invalid, or the host cannot make the file.
@@ -244,13 +245,13 @@ impl Memory {
         }
     }
 
-    /// Hides these mappings from processes that this process forks from now on. Otherwise, another device of
-    /// the VMM that is jailed in its own process could write to this memory, even to the config page. A
-    /// forked process must close the memory's file, and must not use or drop its copy of this value. Do not
-    /// call this function in a process that later forks the process that drains the rings.
+    /// Hides these mappings from processes that this process forks from now on. Without this call, a device
+    /// of the VMM in a jailed process could write to this memory, even to the config page. A forked process
+    /// must close the memory's file, and must not use or drop its copy of this value. If a forked process
+    /// will drain the rings, do not call this function in its parent before the fork.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// If the kernel does not accept the advice.
     pub fn hide_from_children(&self) -> io::Result<()> {
         for region in [&self.config, &self.data, &self.rings] {
             let (start, len) = (region.mapping.as_ptr().cast(), region.mapping.size());
@@ -262,8 +263,8 @@ impl Memory {
     }
 
     /// Returns the pages that a restored machine needs and that are not zero, for a snapshot. Call
-    /// [`Chip::state`](crate::Chip::state) first, which drains the rings. Of each ring, the result contains
-    /// only the pages of the [live part](ClientMemory::live), so a ring in discard mode adds at most two
+    /// [`Chip::state`](crate::Chip::state) first, which drains the rings. For each ring, the result contains
+    /// only the pages of the [live part](ClientMemory::live). A ring in discard mode thus adds at most two
     /// blocks to a snapshot.
     ///
     /// Call this while no vCPU runs.

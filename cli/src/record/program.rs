@@ -103,7 +103,8 @@ fn record(
         wait(args, &session, program.is_some());
     }
     drop(monitor);
-    // The holders are listed before the session ends, because what they trace from then on is lost.
+    // The processes that can still trace are listed before the session ends, because all later events of
+    // these processes are lost.
     let left = session.segment().holders();
     let (summary, written) = session.end();
     let kernel = recording.map_or(Ok(()), |recording| kernel::finish(recording, args.quiet));
@@ -115,7 +116,8 @@ fn record(
         if !left.is_empty() {
             say(outlived(&left));
         } else if args.all && has_none {
-            // With `--all`, other threads' events were wanted, so the program may have none.
+            // With `--all`, the user wanted the events of all threads, so it is no fault if the program
+            // itself has none.
             say(format_args!("next: hypertrace report {} | less", out.display()));
         } else if !untraced && has_none {
             say(UNTRACED);
@@ -134,8 +136,8 @@ fn record(
     }
 }
 
-/// Runs a program to its end. Returns the program's status, and whether the program was started with rights
-/// that keep it from being traced.
+/// Runs a program to its end. Returns the program's status. Also returns whether the program could not be
+/// traced, because it started with special rights.
 fn run_program(
     arguments: &[OsString],
     session: &Session,
@@ -206,8 +208,8 @@ fn emulator_named(name: &OsStr) -> Result<Emulator> {
     Ok(Emulator::of_programs(Program::find(name)?)?)
 }
 
-/// Starts to record the kernel's events of this process and all that it starts, if that is wanted and
-/// possible.
+/// Starts to record the kernel's events of this process and of all processes that it starts, if the user
+/// wants these events and the machine allows the recording.
 fn start_kernel(args: &Args, session: &Session) -> Result<Option<Recording>> {
     if !args.records_kernel() {
         return Ok(None);
@@ -272,7 +274,7 @@ fn named(left: &[Holder]) -> String {
 }
 
 /// Formats the closing line: events recorded and lost, the causes, and the options that help. `ring` is the
-/// option for the size of the rings, and this size in bytes.
+/// name of the option for the size of the rings, and this size in bytes.
 pub fn closing(out: &Path, ring: (&str, u64), clients: u32, summary: &Summary) -> String {
     let events = summary.ring_events + summary.reference_points + summary.host_events;
     let mut line = format!("{} in {}, ", counted(events, "event"), out.display());
@@ -282,7 +284,8 @@ pub fn closing(out: &Path, ring: (&str, u64), clients: u32, summary: &Summary) -
         let sum = |count: fn(&StreamJson) -> u64| {
             summary.streams.iter().map(count).fold(0, u64::saturating_add)
         };
-        // Losses of the host's own ring are reference points. No option sets the size of this ring.
+        // If the host's own ring lost events, these events are reference points. No option sets the size of
+        // this ring.
         let points = sum(|stream| match stream.domain {
             Domain::Host => stream.lost_full,
             Domain::Guest => 0,

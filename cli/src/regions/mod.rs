@@ -34,9 +34,9 @@ pub use text::time;
 /// A region is the time from an event NAME_begin to the event NAME_end of the same
 /// client with the same id. region! and reference_region! of the guest library make
 /// these events. If regions have several names, the first table has a line for each
-/// name. Then, each name has quantiles, a histogram of durations below, and between
-/// both a table that divides the time of the median region, of the 99th percentile,
-/// of the slowest region and of all regions into these parts:
+/// name. Then, each name has quantiles, a table of parts, and a histogram of
+/// durations. The table divides the time of the median region, of the 99th
+/// percentile, of the slowest region and of all regions into these parts:
 ///
 ///   on-CPU             a thread of a program without a VM had a CPU
 ///   guest              the vCPU ran in the guest
@@ -59,10 +59,11 @@ pub use text::time;
 /// docs/regions-reference.md has the details.
 ///
 /// Regions that cannot be measured are counted apart, by kind, and are left out of
-/// all other numbers: regions without an end or a begin, with the id of another
-/// region, with lost events, a jump of the clock or a migration between begin and
-/// end, or outside of the recording of the kernel's events (kernel not recorded:
-/// start this recording before the regions begin).
+/// all other numbers. Such a region has no end or no begin, or has the id of
+/// another region, or has lost events, a jump of the clock or a migration between
+/// its begin and its end. A region outside of the recording of the kernel's events
+/// cannot be measured, either (kernel not recorded: start this recording before the
+/// regions begin).
 ///
 /// If regions lie inside a region of the same client or thread, `regions` shows the
 /// outer region's own time, and then the three inner names that took most time,
@@ -85,15 +86,16 @@ pub struct Args {
     #[arg(long, num_args = 2, value_names = ["A", "B"])]
     between: Option<Vec<String>>,
 
-    /// Show one group for each client, for each vcpu (the host's thread), or for each value of a field.
-    /// The field is that of the event that ends the region, or else of the event that begins it
+    /// Show one group for each client, for each vcpu (the host's thread), or for each value of a field. The
+    /// field belongs to the event that ends the region or, if this event lacks the field, to the event that
+    /// begins the region
     #[arg(long, value_name = "client|vcpu|FIELD")]
     by: Option<String>,
 
-    /// Only regions for which this condition is true; `report` has the syntax. A name is a field of the
-    /// event that ends the region, or else of the event that begins it; or source, thread, pid, tid,
-    /// client, name (the region's) or duration (5ms). Regions inside a chosen region are shown even if
-    /// the condition is false for them
+    /// Only regions for which this condition is true; `report` has the syntax. A name is a field of the event
+    /// that ends the region or, if this event lacks the field, of the event that begins the region. Other
+    /// names are source, thread, pid, tid, client, name (the region's) and duration (5ms). Regions inside a
+    /// chosen region are shown even if the condition is false for them
     #[arg(long = "where", value_name = "EXPR")]
     filter: Option<String>,
 
@@ -119,9 +121,9 @@ pub struct Args {
     path: bool,
 
     /// Show stages in place of regions: from each mark to the next one, or to the recording's end. MARK is
-    /// '[NAME=]EVENT [where EXPR]', the first event that fits: of the host's kernel, of the VMM or of a
-    /// program. May be given several times. Several sessions are compared, and not put together. Stages
-    /// are shown as those of `boot`: threads, exits of vCPUs, and the critical path
+    /// '[NAME=]EVENT [where EXPR]'. The stage begins with the first event that fits: an event of the host's
+    /// kernel, of the VMM or of a program. May be given several times. Several sessions are compared, and not
+    /// put together. Stages are shown as those of `boot`: threads, exits of vCPUs, and the critical path
     #[arg(long, value_name = "MARK", value_parser = boot::mark, conflicts_with_all = ["name", "between",
         "by", "filter", "from", "until", "sort", "path", "csv", "samples", "intervals"])]
     mark: Vec<Mark>,
@@ -146,9 +148,9 @@ pub struct Args {
         "until", "sort", "path"])]
     intervals: bool,
 
-    /// Write one page for a browser: tables, the slowest regions as bars, and charts of durations and of
-    /// what each thread did around a region, which can be zoomed. The page needs no other file and no
-    /// network. An older page with this name is replaced; any other file is an error
+    /// Write one page for a browser. The page has tables, bars of the slowest regions, and charts of
+    /// durations and of what each thread did around a region. The charts can be zoomed. The page needs no
+    /// other file and no network. An older page with this name is replaced; any other file is an error
     #[arg(long, value_name = "FILE", group = "form")]
     html: Option<PathBuf>,
 }
@@ -394,7 +396,7 @@ impl Args {
         if self.path { BTreeSet::new() } else { of_any(sessions) }
     }
 
-    /// Returns whether empty regions are read only for their cost.
+    /// Returns whether the empty regions are read only for their cost, and not shown as a group.
     fn hides_empty(&self) -> bool {
         let has_times = self.from.is_some() || self.until.is_some();
         let chooses = has_times || self.filter.is_some();

@@ -25,7 +25,7 @@ pub enum Sort {
 }
 
 impl Sort {
-    /// Sorts groups, which must be sorted by names before.
+    /// Sorts groups. The caller has sorted the groups by names before.
     pub fn apply(self, groups: &mut [&Group]) {
         let number = |group: &Group| match self {
             Sort::Name => 0,

@@ -17,7 +17,8 @@ use std::fmt::{self, Write as _};
 const BAR: u64 = 40;
 /// Maximum number of steps of a histogram that are shown. An `...` stands for the steps in between.
 const MAX_STEPS: usize = 16;
-/// Maximum number of shown names of regions inside a group's regions, and of causes of waits.
+/// Maximum number of names of inner regions that are shown for a group, and maximum number of causes of
+/// waits.
 const MAX_NAMES: usize = 3;
 /// Maximum number of threads of a critical path that are shown.
 const MAX_THREADS: usize = 5;
@@ -26,8 +27,8 @@ const MAX_THREADS: usize = 5;
 pub const OF_ANY: &str = "regions with the field any_client may begin on one thread and end on another: --path \
                           divides their time along the critical path";
 
-/// Why regions have no path if their clock differs from the clock of their kernel's events, and what to do
-/// about that.
+/// Message about regions that have no path, because their clock differs from the clock of the kernel's
+/// events. The message also says what helps.
 const CLOCK: &str = "by the guest's clock, the regions ended while their threads had no CPU: the guest's \
                      clock is not the clock of the kernel's events, and its error is too large. Let both use \
                      one clock, or make more reference points";
@@ -36,8 +37,8 @@ const CLOCK: &str = "by the guest's clock, the regions ended while their threads
 pub const ALL_THREADS: &str = "the recording does not have all threads of the machine: `hypertrace record \
                                --kernel` as root, without --own-only, records them";
 
-/// Formats all groups. If nothing is known about a group's time, the first warning that says why takes the
-/// place of the table, and is removed from the warnings.
+/// Formats all groups. If nothing is known about a group's time, the table is replaced by the first warning
+/// about the reason. This warning is then removed from `warnings`.
 pub fn text(shown: &Shown<'_>, warnings: &mut Vec<Warning>) -> String {
     let cut = shown.regions.cut();
     warnings.retain(|text| Some(&**text) != cut.as_deref());
@@ -125,8 +126,8 @@ pub fn remarks(shown: &Shown<'_>) -> impl Iterator<Item = String> {
     all.into_iter().chain(steals).flatten()
 }
 
-/// Returns a line about threads that changed their names more than once, among the threads that others waited
-/// for or that are on a critical path. A new program counts as a new name.
+/// Returns a line about threads that changed their names more than once. Only two kinds of threads count:
+/// threads that other threads waited for, and threads on a critical path. A new program counts as a new name.
 fn renamed(shown: &Shown<'_>) -> Option<String> {
     let totals = || shown.groups().map(|group| &group.total);
     let waits = totals().flat_map(|total| &total.waits).map(|wait| &wait.cause);
@@ -177,7 +178,7 @@ fn by_whom(shown: &Shown<'_>) -> Option<String> {
 
 /// Returns a line about the regions that options leave out, if there are any.
 fn left_out(shown: &Shown<'_>) -> Option<String> {
-    // Regions of other names are left out of the line, because nobody asked for them.
+    // Regions that `--name` leaves out are not in the line, because the user did not ask for these regions.
     let all = LeftOut::ALL.map(|(why, name)| (name, shown.regions.left_out[why as usize]));
     let all = all.into_iter().filter(|(why, count)| *count > 0 && *why != "name");
     let all = all.map(|(why, count)| {
@@ -215,7 +216,8 @@ fn steal(shown: &Shown<'_>) -> Option<String> {
     ))
 }
 
-/// Returns a line about the time that the host took, by the count of a guest's kernel, if there was any.
+/// Returns a line about the time that the host took from the guest, if the host took any. A guest's kernel
+/// has counted this time.
 fn guest_steal(shown: &Shown<'_>) -> Option<String> {
     let Some(ms) = shown.regions.guest_steal_ms.filter(|ms| *ms > 0) else {
         let is_by_guest = |group: &Group| group.label(Part::OnCpu) != Part::OnCpu.label();
@@ -249,8 +251,8 @@ pub fn notes(group: &Group) -> Vec<String> {
     bound.into_iter().chain(empty).collect()
 }
 
-/// Returns the breakdowns of a group that are shown, with their names. Breakdowns of regions during which a
-/// hypervisor took time from the machine are marked.
+/// Returns the breakdowns of a group that are shown, with their names. If a hypervisor took time from the
+/// machine during the regions of a breakdown, the breakdown's name has a mark.
 pub fn columns(group: &Group) -> Vec<(&'static str, &Breakdown)> {
     let columns = [
         ("median*", "median*~", group.breakdown.median.as_ref()),
@@ -308,13 +310,13 @@ fn guest_at_most(group: &Group) -> Option<String> {
 /// A row of the exits for one reason in a part.
 pub struct ExitRow<'a> {
     pub reason: &'a str,
-    /// For each column, the number of exits and their time in the part in nanoseconds. The number is 0 in the
-    /// VMM's part, and does not include exits that began before the region.
+    /// For each column, the number of exits and their time in the part in nanoseconds. In the VMM's part, the
+    /// number of exits is always 0. The number does not include exits that began before the region.
     pub cells: Vec<(f64, u64)>,
 }
 
-/// Returns the rows of the kernel's or the VMM's part, the reason with the most time first. If no reason of
-/// an exit is known in the VMM's part, returns no rows of this part.
+/// Returns the rows of the kernel's or the VMM's part. The reason with the most time comes first. If no
+/// reason of an exit is known in the VMM's part, returns no rows of this part.
 pub fn exit_rows<'a>(columns: &[(&str, &'a Breakdown)], part: Part) -> Vec<ExitRow<'a>> {
     let cell = |exit: &Exit| match part {
         Part::Vmm => (0.0, exit.vmm_ns),
@@ -541,8 +543,8 @@ fn doing_row(out: &mut String, depth: usize, doing: &str, ns: &[u64]) {
 #[derive(Default)]
 struct Thread {
     tids: BTreeSet<u32>,
-    /// What the threads did, by the number of the part and the cause: the time for each column in
-    /// nanoseconds.
+    /// What the threads did. The key is the number of the part and the cause. The value is the time for each
+    /// column in nanoseconds.
     doing: BTreeMap<(usize, Option<String>), Vec<u64>>,
 }
 
@@ -649,7 +651,8 @@ pub fn wait_rows(shown: &Shown<'_>, columns: &[(&str, &Breakdown)], part: Part) 
     if known.is_empty() && !unknown.iter().any(is_missing) {
         return Vec::new();
     }
-    // Causes are compared by shares, because a column shows either one region or all regions.
+    // Causes are compared by their shares and not by their times, because one column shows a single region
+    // and another column shows all regions.
     let share = |cause: &CauseEntry| {
         let share = |b: &Breakdown| of(b, cause) as f64 / b.times.get(part).max(1) as f64;
         columns.iter().map(|(_, b)| share(b)).fold(0.0, f64::max)

@@ -163,7 +163,7 @@ impl<'a> Printer<'a> {
         let mut is_done = self.left == 0;
         while !is_done && let Some(held) = queue.pop(until) {
             if held.is_event && held.ts_ns.is_some_and(|ts_ns| self.choice.is_past(ts_ns)) {
-                // All entries that are left in the queue have later times, so no event is wanted any more.
+                // All entries that are left in the queue have later times. The output therefore ends here.
                 self.left = 0;
             } else {
                 let line = match self.args.json {

@@ -54,7 +54,7 @@ pub fn open_all(given: &[Given]) -> anyhow::Result<Recording> {
     })
 }
 
-/// Returns an input that is taken as a session's directory.
+/// Returns an input that names a session's directory, whatever the directory contains.
 pub fn session(dir: &Path) -> Given {
     Given { form: Form::Session, ..Given::new(dir) }
 }
@@ -86,7 +86,8 @@ pub struct Inputs(Vec<Given>);
 
 const PATHS: &str = "inputs";
 
-/// This implementation is by hand, because the text of an input says more than a path.
+/// `clap::Args` is implemented by hand, because an input is more than a path: it may have an offset or a
+/// session's directory after `@`.
 impl clap::Args for Inputs {
     fn augment_args(command: Command) -> Command {
         let path = clap::Arg::new(PATHS)
@@ -143,7 +144,7 @@ fn given(text: &Path) -> Result<Given, String> {
             ));
         }
         Ok(offset) => given.offset = Some(offset),
-        // The text is a path with a letter too many.
+        // The user has probably mistyped a path that contains `@`.
         Err(_) if !is_path && !given.path.exists() => return Ok(Given::new(text)),
         Err(why) if is_time && !is_path => return Err(format!("{}: {why}", text.display())),
         Err(_) => given.guest_of = Some(after.into()),

@@ -29,7 +29,7 @@ pub(crate) struct Lines {
     start: i64,
     /// The time zone if times are shown as calendar times.
     zone: Option<TimeZone>,
-    /// Number of columns of the terminal, at which lines are cut.
+    /// Number of columns of the terminal. Longer lines are cut.
     terminal: Option<usize>,
     /// Maximum width of a column.
     most: usize,
@@ -45,10 +45,10 @@ struct Shown {
 impl Lines {
     /// Maximum width of a column, on terminals that are at least five times as wide.
     const MAX: usize = 32;
-    /// Maximum width of names of kernels' events, of which a file describes thousands.
-    /// `kvm:kvm_userspace_exit` has 22 characters.
+    /// Maximum width of the names of kernels' events. The limit does not depend on the names, because a file
+    /// describes thousands of events. `kvm:kvm_userspace_exit` has 22 characters.
     const MAX_KERNEL: usize = 22;
-    /// Minimum number of a terminal's columns for both columns of times.
+    /// Minimum width of a terminal on which lines have both columns of times.
     const LEAST: usize = 100;
     /// Number of slots for sources.
     const SLOTS: usize = 256;
@@ -57,7 +57,7 @@ impl Lines {
     pub(crate) fn new(recording: &Recording) -> Lines {
         let Recording { sessions, traces, .. } = recording;
         let classes = sessions.iter().flat_map(|(s, _)| s.classes().iter());
-        // A column may still grow, because a client may get another holder later.
+        // The column of sources may still grow, because a client may get another holder later.
         let streams = sessions.iter().flat_map(|(s, _)| &s.json().streams);
         let sources = streams.map(|s| {
             let client = if s.domain == Domain::Guest { s.client.to_string().len() + 1 } else { 0 };
@@ -194,7 +194,8 @@ impl Lines {
         self.last = Some(since);
     }
 
-    /// Begins a line with ticks of unknown length, and without the time since the previous line.
+    /// Begins a line with a time in ticks, because the length of a tick is unknown. Such a line has no time
+    /// since the previous line.
     fn ticks(&mut self, ticks: u64) {
         self.buffer.clear();
         let width = self.times_width().saturating_sub(" ticks".len());
@@ -283,7 +284,7 @@ fn seconds(out: &mut String, ns: i64, width: usize, plus: &str) {
     out.push_str(sign);
     decimal(out, whole);
     out.push('.');
-    // Adding a billion gives nine digits after a leading one.
+    // The sum has ten digits. Without its leading 1, the nine digits of the fraction are left.
     out.push_str(&itoa::Buffer::new().format(1_000_000_000 + rest)[1..]);
 }
 

@@ -44,10 +44,10 @@ use std::io::{self, IsTerminal as _, Write as _};
 /// kernel/THREAD-TID, their name is SYSTEM:EVENT, and their line ends with the CPU:
 /// @cpu1. If the kernel has a name for a number, the name is shown. Files of
 /// trace-cmd (version 6 and 7) that are shown alone keep the times that trace-cmd
-/// report shows. If trace-cmd recorded how a guest's clock relates to its host's, a
-/// guest's file that is given with its host's is put on the host's clock. If not,
-/// FILE@DIR relates the clocks by the reference points of a session, and FILE@TIME
-/// by hand.
+/// report shows. If a guest's file is given with its host's file, and trace-cmd
+/// recorded how the two clocks relate, the guest's file is put on the host's clock.
+/// If trace-cmd did not record this, FILE@DIR relates the clocks by the reference
+/// points of a session, and FILE@TIME by a given offset.
 ///
 /// A function trace of the same boot of the same machine is on the session's clock.
 /// Its events are function_entry and function_exit, with the function's name from
@@ -170,7 +170,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         out.write_all(line.as_bytes()).map_err(Error::Write)?;
         Ok::<_, Error>(left > 0)
     };
-    // Lines on a terminal show the progress themselves.
+    // On a terminal, the printed lines show the progress.
     let busy = (!io::stdout().is_terminal()).then(|| Busy::with("writing events"));
     let warnings = match limit {
         0 => Ok(Vec::new()),

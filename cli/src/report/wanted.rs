@@ -72,7 +72,7 @@ impl Wanted {
         let classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());
         let classes = Vec::from_iter(classes.map(|class| &*class.name));
         let names = || classes.iter().copied().chain(kernel.iter().map(String::as_str));
-        // Without root, perf records the switches, under other names.
+        // For a user without root, perf records the switches, and the events then have other names.
         let is_by_perf = kernel.iter().any(|name| name.starts_with("perf:switch_"));
         for glob in &self.event {
             let is_known = names().any(|name| matches(glob, name));

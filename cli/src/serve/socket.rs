@@ -25,7 +25,7 @@ const RESET_LEASED: &str = "the VM was reset while its programs traced. If the g
                             programs trace anew. If loadvm brought the guest back, the guest has lost the \
                             device, and its events are lost from now on";
 
-/// Maximum length of a socket's path in bytes (unix(7)), without the zero at its end.
+/// Maximum length of a socket's path in bytes (unix(7)). The zero at the path's end does not count.
 const LONGEST: usize = 107;
 
 /// Records until the VMM ends or, without a VMM, until the command is interrupted or, with `--once`, the VM

@@ -15,9 +15,9 @@ use vmm_sys_util::timerfd::TimerFd;
 
 pub use hypertrace_abi::drain::DrainPolicy;
 
-/// An event-loop subscriber that drains the chip on KICK and, while there are records, on a timer. The
-/// subscriber drains on the event loop's thread, which must not be a vCPU's thread. After the loop's end, the
-/// VMM calls [`Chip::end_drain`].
+/// An event-loop subscriber that drains the chip on each KICK. While there are records, the subscriber also
+/// drains on a timer. The subscriber drains on the event loop's thread, which must not be a vCPU's thread.
+/// After the loop's end, the VMM calls [`Chip::end_drain`].
 #[derive(Debug)]
 pub struct DrainLoop {
     chip: Arc<Chip>,
@@ -51,7 +51,8 @@ impl DrainLoop {
     }
 
     /// Checks that the event loop has accepted both descriptors. A VMM calls this once after
-    /// `add_subscriber`, which does not report this error: `manager.subscriber_mut(id)?.registered()?`.
+    /// `add_subscriber`, because `add_subscriber` does not report an error of `init`:
+    /// `manager.subscriber_mut(id)?.registered()?`.
     ///
     /// # Errors
     /// If the event loop refused a descriptor, so that KICKs or the timer do not cause passes.
@@ -84,8 +85,8 @@ impl MutEventSubscriber for DrainLoop {
         self.next = Instant::now() + KICK_SPACING;
         let wait = self.chip.drain(&self.policy, is_kicked);
         if wait == Some(Duration::ZERO) {
-            // There is more to take, so the kick makes the loop call this subscriber again after its other
-            // subscribers.
+            // There is more to take. The kick makes the loop call this subscriber again, but only after the
+            // loop's other subscribers.
             self.next = Instant::now();
             self.kick.wake();
         }

@@ -7,7 +7,7 @@ use hypertrace_export::escape::Html;
 use hypertrace_timeline::regions::{Group, Part, Times};
 use std::fmt::{self, Write as _};
 
-/// Parts that are drawn with a pattern, and the pattern's path in a tile of 8 x 8.
+/// Parts that are drawn with a pattern. The second value is the SVG path of the pattern in a tile of 8 x 8.
 const PATTERNS: [(Part, &str); 3] = [
     (Part::Runnable, "M-2 10L10 -2M-2 2L2 -2M6 10L10 6"),
     (Part::OffCpu, "M-2 -2L10 10M6 -2L10 2M-2 6L2 10"),
@@ -73,8 +73,8 @@ pub fn colour(out: &mut String, class: impl fmt::Display, name: &str) -> fmt::Re
     )
 }
 
-/// Writes a bar, whose length is the share of `times` in `whole`. If the reasons of exits are known, the
-/// kernel's part is divided by reason.
+/// Writes a bar. The length of the bar is the share of `times` in `whole`. If the reasons of exits are known,
+/// the kernel's part is divided by reason.
 pub fn bar(
     out: &mut String,
     shown: &Shown<'_>,

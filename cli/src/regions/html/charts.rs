@@ -11,8 +11,9 @@ use hypertrace_timeline::regions::{
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
-/// Number of points of a curve: `EVENLY` points at even steps, and `IN_A_TENTH` points in each tenth towards
-/// the slowest.
+/// Numbers of points of a curve. `EVENLY` points have even steps over all regions. In addition, the slowest
+/// tenth of the regions has `IN_A_TENTH` points, and so have the slowest hundredth, the slowest thousandth
+/// and so on.
 const EVENLY: usize = 200;
 const IN_A_TENTH: usize = 40;
 /// Number of slowest regions of a group that have lanes. The median region and the p99 region have lanes,
@@ -34,8 +35,8 @@ pub struct Charts {
     who: Vec<usize>,
     /// For each group, the parts that appear in its lanes. Empty if there are no lanes.
     pub parts: Vec<Vec<Part>>,
-    /// For each group and each kind of holder in the order of [`WHO`], whether such a holder had a CPU in the
-    /// group's lanes.
+    /// For each group, whether a holder of this kind had a CPU in the group's lanes. The kinds are in the
+    /// order of [`WHO`].
     pub owners: Vec<[bool; WHO.len()]>,
 }
 
@@ -140,7 +141,8 @@ fn window(sample: &Sample) -> Window {
     }
 }
 
-/// Returns a curve, as durations and shares: the share of regions that took at most each duration.
+/// Returns the points of a curve: durations, and for each duration the share of the regions that took at most
+/// this duration.
 fn curve(sorted: &[u64]) -> (Vec<f64>, Vec<f64>) {
     let len = sorted.len();
     let mut ranks: Vec<usize> = (0..=EVENLY).map(|step| step * len / EVENLY).collect();
@@ -155,7 +157,7 @@ fn curve(sorted: &[u64]) -> (Vec<f64>, Vec<f64>) {
     let (mut x, mut y): (Vec<f64>, Vec<f64>) = (Vec::new(), Vec::new());
     for rank in ranks.into_iter().filter(|rank| *rank > 0) {
         let duration = sorted[rank - 1];
-        // 0 becomes 0.5, because a logarithmic axis has no 0.
+        // A duration of 0 becomes 0.5 ns, because a logarithmic axis has no 0.
         let shown = (duration as f64).max(0.5);
         if x.last() != Some(&shown) {
             x.push(shown);
@@ -166,8 +168,9 @@ fn curve(sorted: &[u64]) -> (Vec<f64>, Vec<f64>) {
     (x, y)
 }
 
-/// Returns a window with the intervals of each lane. An interval has the time since the interval before, the
-/// length, and the part together with the reason of the exit or the cause of the wait.
+/// Returns a window with the intervals of each lane. Each interval has three numbers: the time since the
+/// previous interval, the length, and a code. The code stands for the part together with the reason of the
+/// exit or the cause of the wait.
 fn window_json(
     label: &str,
     sample: &Sample,
@@ -261,8 +264,8 @@ fn who(cause: &Cause) -> usize {
     }
 }
 
-/// Returns a lane, which has intervals and turns of the CPU. Each turn has the time since the turn before,
-/// the length, the CPU (-1 if unknown), and what the thread waited for.
+/// Returns a lane, which has intervals and turns of the CPU. Each turn has four numbers: the time since the
+/// previous turn, the length, the CPU (-1 if unknown), and a code for the cause of the wait.
 fn lane_json(lane: &Lane, from: i64, causes: &mut Numbered<'_>) -> Value {
     let mut at = from;
     let mut numbers = Vec::with_capacity(lane.intervals.len() * 3);

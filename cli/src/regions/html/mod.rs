@@ -1,5 +1,5 @@
-//! Regions as one page that needs no other file and no network. Everything is written here, except for the
-//! charts that can be zoomed, which the page's script makes with uPlot.
+//! Regions as one page that needs no other file and no network. This module writes everything except for the
+//! charts that can be zoomed. The page's script makes these charts with uPlot.
 
 mod bars;
 mod charts;

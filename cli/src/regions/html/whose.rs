@@ -37,7 +37,7 @@ impl Whose {
         let texts: HashMap<_, _> = wanted.map(named).collect();
         let mut whose = Whose { left: texts.len(), texts };
         if let Err(why) = recording.read_regions(shown.regions, &mut whose) {
-            // The page's numbers come from regions that were read before, so only the fields are missing.
+            // The page's numbers come from regions that were read before, so the page only lacks the fields.
             say(format_args!("the slowest regions have no fields: {}", error_chain(&why)));
         }
         whose
@@ -74,7 +74,7 @@ impl Text {
         Text { thread, fields: String::new() }
     }
 
-    /// Adds what the event that begins the region says.
+    /// Adds the thread and the fields of the event that begins the region.
     fn add(&mut self, event: &EventRef<'_>) {
         let tid = event.thread.map(|thread| thread.tid);
         if let Some(name) = event.source.name.as_deref() {

@@ -58,9 +58,9 @@ const MAX_FDS: usize = 16;
 /// generations.
 const RESET: Duration = Duration::from_millis(100);
 
-/// Maximum wait for a client's first message, for the rest of a message that has begun, and until the client
-/// takes a reply. Between messages a client may be silent for any time, like a VM whose guest makes no
-/// points.
+/// Maximum time for three waits: for a client's first message, for the rest of a message that has begun, and
+/// for a client to take a reply. Between messages a client may be silent for any time, like a VM whose guest
+/// makes no points.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How a connection ended.
@@ -75,7 +75,7 @@ pub enum End {
 }
 
 impl End {
-    /// Returns the end of a client that takes too long for `what`.
+    /// Returns the [`End`] for a client that is too slow. `what` names what the server waited for.
     fn late(what: &str) -> End {
         End::Protocol(format!("{what} after {} s", PATIENCE.as_secs()))
     }
@@ -90,8 +90,8 @@ pub fn serve(function: &PciFunction, stream: &UnixStream) -> io::Result<End> {
     serve_counted(function, stream, &AtomicU64::new(0))
 }
 
-/// Serves the function as [`serve`] does, and counts the client's messages in `messages`, each before its
-/// reply.
+/// Serves the function as [`serve`] does, and counts the client's messages. `messages` is incremented before
+/// the server replies to a message.
 ///
 /// # Errors
 /// As [`serve`].
@@ -132,7 +132,7 @@ struct Connection<'c> {
     is_limited: bool,
 }
 
-/// Consequence of a command, besides its reply.
+/// What the server does after a command, in addition to its reply.
 enum Then<'f> {
     Nothing,
     /// The reply carries this file's descriptor.
@@ -161,8 +161,9 @@ impl Connection<'_> {
         }
     }
 
-    /// Limits the next wait if the wait is for the first message or for the rest of a message. From one wait
-    /// between messages to the next, this function makes no system call.
+    /// Sets a limit for the next wait. Only the wait for the first message and the wait for the rest of a
+    /// message have a limit. If two waits between messages follow each other, this function makes no system
+    /// call.
     fn limit_wait(&mut self) -> io::Result<()> {
         let is_between = self.has_version && self.received.is_empty();
         if is_between && !self.is_limited {
@@ -334,7 +335,7 @@ impl Connection<'_> {
         } else if let Some(region) = bar(index) {
             (info.size, info.flags) =
                 (chip.geometry().bar_size(region), REGION_READ | REGION_WRITE);
-            // The client must not map a read-only region, because the client would let the guest store there.
+            // The client must not map a read-only region, because the guest could then store to this region.
             let mapping = chip.mapping(region, 0).filter(|mapping| !mapping.is_read_only);
             if let Some(mapping) = mapping {
                 info.flags |= REGION_MMAP;
@@ -378,7 +379,8 @@ impl Connection<'_> {
     }
 
     /// Resets the device, unless no guest has used the device since the last reset. Returns false if the
-    /// client is gone, because no message of such a client is worth the wait between two resets.
+    /// client has gone. No message of such a client is handled, so the thread need not wait for the time
+    /// between two resets.
     fn reset(&mut self) -> bool {
         let chip = self.function.chip();
         let has_rings = (0..chip.geometry().clients).any(|client| chip.head(client) != 0);
@@ -398,8 +400,8 @@ impl Connection<'_> {
     }
 }
 
-/// Waits until the other side has closed the connection, at most for `wait`. Returns whether the other side
-/// has closed the connection; false in doubt.
+/// Waits until the other side has closed the connection, at most for `wait`. If the function cannot find this
+/// out, it returns false.
 fn hangs_up(stream: &UnixStream, wait: Duration) -> bool {
     let begin = Instant::now();
     loop {

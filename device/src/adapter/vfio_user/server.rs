@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// Wait before the reset for each VMM after the first. Each reset begins a generation.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Maximum wait for a connection in a turn.
+/// Maximum time for which one call of [`Server::turn`] waits for a connection.
 const PERIOD: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
 /// Something that happens in a [`Server`] and that its user should know.
@@ -57,8 +57,8 @@ impl fmt::Debug for Server {
 #[derive(Debug)]
 struct Client {
     stream: UnixStream,
-    /// Thread that serves the client. The thread returns whether the client was a VMM, because a VMM sends
-    /// messages.
+    /// Thread that serves the client. The thread returns whether the client was a VMM. A client that sends at
+    /// least one byte counts as a VMM.
     thread: JoinHandle<bool>,
     has_refused: bool,
 }
@@ -84,12 +84,13 @@ impl Server {
         self.has_served && self.client.is_none()
     }
 
-    /// Takes leave of a client that has ended, and waits a moment for a new client.
+    /// Ends the connection of a client that is no longer served, and then waits for a short time for a new
+    /// client.
     ///
     /// # Errors
     /// If no connection can be accepted or served. The error is `TimedOut` if a connection does not end,
-    /// because its client has sent a descriptor that cannot be closed: then no other client must get the
-    /// device.
+    /// because the client has sent a descriptor that cannot be closed. The server must then serve no other
+    /// client.
     pub fn turn(&mut self) -> io::Result<()> {
         if self.client.as_ref().is_some_and(|client| client.thread.is_finished()) {
             self.end()?;
@@ -161,8 +162,8 @@ impl Server {
     }
 }
 
-/// Waits for a client's first byte. Returns false if no byte arrives, because the client only checks whether
-/// the socket is served, or keeps the connection open without sending anything.
+/// Waits for a client's first byte. Returns false if no byte arrives. There are two kinds of such clients:
+/// one only checks whether the socket is served, and one keeps the connection open without sending anything.
 fn sends(stream: &UnixStream) -> bool {
     let mut byte = [0];
     stream.set_read_timeout(Some(PATIENCE)).is_ok()

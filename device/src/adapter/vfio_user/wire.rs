@@ -95,7 +95,8 @@ pub(super) struct Access {
     pub count: u32,
 }
 
-/// Fault in a client's bytes that ends the connection, because the next message cannot be found.
+/// Fault in a client's bytes. The fault ends the connection, because the server cannot find the beginning of
+/// the next message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Broken {
     /// A message of this size, which is below the size of the header or above [`MAX_BYTES`].
@@ -140,8 +141,9 @@ impl Message<'_> {
         self.answer(REPLY, 0, parts, out);
     }
 
-    /// Appends a reply that says that the command failed. The reply's body is the command's body and then
-    /// `more`, because some clients wait for as many bytes as a reply without an error has.
+    /// Appends a reply that says that the command failed. The reply's body is the command's body, followed by
+    /// `more`. The error reply is thus as long as a reply without an error, because some clients wait for
+    /// this number of bytes.
     pub fn refuse(&self, errno: i32, more: &[u8], out: &mut Vec<u8>) {
         self.answer(REPLY | ERROR, errno as u32, &[self.body, more], out);
     }
@@ -204,8 +206,8 @@ mod tests {
     }
 
     proptest! {
-        /// A message that is found in any bytes lies within these bytes. If a part of the bytes gives a
-        /// result, the result is the same.
+        /// If `first` finds a message, the message lies within the given bytes. If a part of the bytes is
+        /// enough to find a message or a fault, all bytes give the same result.
         #[test]
         fn any_bytes_have_a_first_message_or_none(
             mut bytes in prop::collection::vec(any::<u8>(), 0..100),
