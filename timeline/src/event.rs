@@ -289,7 +289,7 @@ pub enum EventKind {
     Function,
 }
 
-/// The numbers that each reference point has before its own fields.
+/// Numbers of a reference point. In the point's record, these numbers stand before the point's own fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reference {

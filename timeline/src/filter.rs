@@ -35,13 +35,13 @@ use std::sync::Arc;
 pub struct Filter {
     subject: &'static Subject,
     steps: Vec<Step>,
-    /// Name of each field in the text, with the field's place in the text.
+    /// Name of each field in the text, with the place at which the name stands.
     fields: Vec<(Arc<str>, Range<usize>)>,
     text: Arc<str>,
 }
 
-/// An error in the text of a [`Filter`]. The error prints the message, and below the message the faulty line
-/// with a mark.
+/// An error in the text of a [`Filter`]. The error prints the message, then the faulty line, and below this
+/// line a mark at the error's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilterError {
     why: String,
@@ -56,7 +56,8 @@ pub struct FilterError {
 enum Step {
     Compare(Comparison),
     Not,
-    /// If the last result equals the bool, the evaluation continues at the step with this index.
+    /// If the last result equals the first value, the evaluation continues at the step with the index in the
+    /// second value.
     JumpIf(bool, usize),
 }
 
@@ -184,7 +185,7 @@ impl Filter {
         Parser::new(text, &REGION).filter()
     }
 
-    /// Returns whether an event fits.
+    /// Returns whether an event fits the filter.
     pub fn fits(&self, event: &EventRef<'_>) -> bool {
         self.is_true(|_, comparison| comparison.answer(event) == Some(true))
     }
@@ -199,7 +200,7 @@ impl Filter {
         self.steps.iter().map(of_step).collect()
     }
 
-    /// Returns whether a region fits.
+    /// Returns whether a region fits the filter.
     pub(crate) fn fits_region(&self, region: &RegionRef<'_>) -> bool {
         self.is_true(|step, comparison| match comparison.left {
             Operand::Name => comparison.holds(ValueRef::Str(region.name.as_bytes())),
@@ -407,7 +408,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// Takes a text in quotes. The character after a backslash is taken literally.
+    /// Parses a text in quotes. The character after a backslash is taken literally.
     fn quoted(&mut self, begin: usize, quote: char) -> Result<Literal, FilterError> {
         let mut text = String::new();
         let mut chars = self.text[begin + 1..].char_indices();

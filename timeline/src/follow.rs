@@ -32,9 +32,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// A reader of a session that is being written, in rounds.
 ///
 /// The reader computes the times of a guest's own clock from the writer's estimate in `session.json`, so
-/// these times have no bound. An entry has the last name of its source that the reader has read. An entry can
-/// come before the reader has this name, because the host may record the first points of a thread before the
-/// reader gets the thread's name. Memory depends on the number of files, not on the files' sizes.
+/// these times have no bound. An entry shows the name that the reader has read last for the entry's source.
+/// An entry can come before the reader has read any name of its source, because the host may record the first
+/// points of a thread before the reader gets the thread's name. Memory depends on the number of files, not on
+/// the files' sizes.
 #[derive(Debug)]
 pub struct Follow {
     dir: PathBuf,
@@ -65,8 +66,8 @@ pub struct Round {
     /// Whether the session had ended before the round. If the session had ended and the round found no new
     /// packets, no more packets come.
     pub is_finished: bool,
-    /// Unix time in nanoseconds up to which the round has read all files that hold further packets. `None` if
-    /// the round has read all packets.
+    /// Earliest Unix time in nanoseconds up to which the round has read a file that holds further packets.
+    /// `None` if the round has read all packets.
     pub more_after: Option<i64>,
 }
 
@@ -122,8 +123,8 @@ impl Follow {
                 }
             };
             let names = timeline.into_names();
-            // Even if the round fails, a later source must not get the number of a source that `each` has
-            // already got.
+            // `each` may have got entries of new sources even if the round fails. Later sources must not get
+            // the numbers of these sources.
             self.names.number_after(&names);
             read?;
             self.names = names;
@@ -156,15 +157,16 @@ impl Follow {
         Ok(())
     }
 
-    /// Finds new packets. Returns a session that has only the new packets (`None` if there are no new
-    /// packets), the position in each file after the new packets, and whether the session had ended before
-    /// the scan.
+    /// Finds new packets. Returns a session that has only the new packets, or `None` if there are no new
+    /// packets. Also returns the position in each file after the new packets, and whether the session had
+    /// ended before the scan.
     fn scan(&mut self) -> Result<(Option<Session>, HashMap<PathBuf, Cursor>, bool)> {
         self.json.read_again(&self.dir)?;
         let is_finished = self.json.finished;
         let paths = stream_files(&self.dir, &self.json)?;
         let most = (ROUND_BYTES / paths.len().max(1) as u64).max(FILE_BYTES);
-        // If a file has further packets, files that were read up to a later time wait for this file.
+        // If a file has further packets, this file is read first. Files that were read up to a later time
+        // wait.
         let more = self.files.values().filter(|file| file.cursor.has_more);
         let limit = more.map(|file| file.until).min().unwrap_or(i64::MAX);
         // Later files of the same streams wait too.
@@ -182,8 +184,9 @@ impl Follow {
             if ahead.contains(&(segment.first.domain, segment.first.client)) {
                 continue;
             }
-            // A file without new packets still gets a new cursor: the last scan may have ended at the file's
-            // last packet without knowing that no packet follows.
+            // A file without new packets also gets a new cursor, if its old cursor says that the file has
+            // more packets. The last scan may have ended at the file's last packet before the scan could see
+            // that no packet follows.
             if segment.has_news() || file.is_none_or(|file| file.cursor.has_more) {
                 cursors.insert(path, cursor);
                 segments.push(segment);

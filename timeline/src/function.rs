@@ -48,7 +48,7 @@ pub(crate) struct FunctionFields<'a> {
     pub depth: u64,
 }
 
-/// A function of an event.
+/// The function that an event enters or leaves.
 #[derive(Debug)]
 pub(crate) enum Function {
     /// Address of a function without a symbol.

@@ -47,7 +47,7 @@ pub struct Session {
     pub started_unix_ns: i64,
     /// Process and machine that recorded the session. Escape the texts.
     pub origin: Option<Origin>,
-    /// Span of the program that called the session's process, in the form of a `traceparent` header.
+    /// The span during which the session was recorded, in the form of a `traceparent` header.
     pub trace_parent: Option<String>,
     /// Whether the writer ended the session. If false, the session is being written, or its writer was
     /// killed.
@@ -58,10 +58,10 @@ pub struct Session {
     pub frequency: u64,
     /// One value of the host's counter, with the Unix time of the value.
     pub anchor: Point,
-    /// Whether the session is on the same counter as the recording's first session.
+    /// Whether the session has the same counter and anchor as the recording's first session.
     pub is_placed: bool,
-    /// Difference between the session's start by the common anchor and the start by the session's own anchor.
-    /// Positive if the start is later by the common anchor.
+    /// Start of the session by the common anchor, minus the start by the session's own anchor. The value is
+    /// positive if the start is later by the common anchor.
     pub moved_ns: i64,
     /// Number of events that `session.json` counts but no file holds: see [`SessionStat::missing`].
     pub missing: u64,
@@ -69,7 +69,7 @@ pub struct Session {
     pub device: BTreeMap<String, u64>,
     /// Number of reference points with an impossible client or guest time.
     pub unusable_reference_points: u64,
-    /// Counts of each stream, first of the host's streams.
+    /// Counts of each stream. The host's streams come first.
     pub streams: Vec<StreamStat>,
     /// Sums over all streams.
     pub total: StreamStat,
@@ -89,7 +89,7 @@ pub struct Session {
     pub guest_kernels: Vec<KernelStat>,
     /// Why the events of the host's kernel are not used.
     pub kernel_error: Option<String>,
-    /// Numbers of limits on guests' clocks from the trace of the host's kernel.
+    /// Numbers of limits that the trace of the host's kernel sets on guests' clocks.
     pub kernel_limits: Option<Limits>,
     /// Faults of the kernels' traces that could be read in spite of these faults.
     #[serde(skip)]
@@ -136,8 +136,8 @@ pub struct Clock {
     pub declared_hz: Option<u64>,
     /// Whether the declared rate is assumed.
     pub assumed: bool,
-    /// Whether the records of the clock were in the rings before the host served them, or before the machine
-    /// was restored. Nothing relates the times of such records to the host's time.
+    /// Whether the clock's records were already in the rings when the host began to serve the rings, or when
+    /// the machine was restored. Nothing relates the times of such records to the host's time.
     pub found: bool,
     /// Why the guest has this clock.
     pub reason: Option<String>,
@@ -196,7 +196,7 @@ pub struct Jump {
     pub ahead: bool,
     /// Least length of the jump.
     pub least_ns: u64,
-    /// Time between the two points, if the clock could satisfy both points at another rate without a jump.
+    /// Time between the two points, if a clock of another rate could satisfy both points without a jump.
     pub measured_ns: Option<u64>,
     /// Difference between this other rate and the declared rate, in parts per million.
     pub measured_ppm: Option<f64>,
@@ -206,7 +206,7 @@ pub struct Jump {
     pub after: Point,
 }
 
-/// Clients of a clock without reference points.
+/// Number of a clock's clients that have no reference points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 pub struct WithoutPoints {
@@ -244,7 +244,7 @@ pub struct VmmTsc {
     pub contradicting: usize,
     /// Limit that contradicts this TSC most.
     pub worst: Option<Worst>,
-    /// Largest error that the offset can have in each direction without a contradiction.
+    /// Largest error of the offset in each direction that no limit contradicts.
     pub room_ns: Room,
     /// Distances between the limits and the times computed from this TSC.
     pub residuals_ns: Distances,
@@ -290,7 +290,7 @@ pub struct KvmTsc {
     pub is_ambiguous: bool,
     /// Offsets from which times are computed.
     pub used: Vec<UsedTsc>,
-    /// Whether these offsets put guest events outside of guest mode.
+    /// Whether these offsets put events of the guest's kernel outside of guest mode.
     pub is_outside: bool,
 }
 
@@ -496,8 +496,8 @@ pub fn moved_ns(session: &ctf::Session) -> i64 {
     (common - i128::from(own)).clamp(i64::MIN.into(), i64::MAX.into()) as i64
 }
 
-/// Returns the number of a clock's reference points that are records in rings. Meant for a clock that has no
-/// other reference points.
+/// Returns the number of a clock's reference points that are records in rings. The function is only for a
+/// clock that has no other reference points.
 pub fn points_in_rings(session: &ctf::Session, id: u32) -> u64 {
     let streams = session.json().streams.iter();
     let own = streams.filter(|stream| stream.domain == Domain::Guest && stream.clock == id);

@@ -16,11 +16,10 @@ use std::sync::Arc;
 /// Maximum number of fields of an event. A system call has 8 fields, and the largest event of Linux 6.18 has
 /// 54 fields.
 const MAX_FIELDS: usize = 256;
-/// Maximum size in bytes of all names of values that are shown for one event, and of all names of an event's
-/// fields. In Linux 6.18, the names of an event's fields have up to 266 bytes.
+/// Maximum size in bytes of all names of values that are shown for one event. All names of an event's fields
+/// have the same maximum size. In Linux 6.18, the names of an event's fields have up to 266 bytes.
 const MAX_NAMES: usize = 4096;
-/// Maximum length of the part of a faulty text that an error shows: bytes of a name, or characters of a
-/// field's line.
+/// Maximum number of bytes of a faulty name, and of characters of a field's faulty line, that an error shows.
 const MAX_SHOWN: usize = 80;
 /// Maximum offset or size of a field in bytes. Records are smaller than a page.
 const MAX_BYTES: usize = 1 << 16;
@@ -124,8 +123,8 @@ pub(crate) fn id(text: &str) -> Option<u16> {
     text.lines().take(8).find_map(|line| line.strip_prefix("ID:"))?.trim().parse().ok()
 }
 
-/// Returns the name of the extra field that shows the names of a field's values. Returns `None` if the names
-/// determine the whole value; `tells` holds the bits of the value that the names determine.
+/// Returns the name of the extra field that shows the names of a field's values. `tells` holds the bits of
+/// the value that follow from the names. If all bits follow from the names, the function returns `None`.
 fn label(fields: &[Field], field: usize, tells: u64) -> Option<Arc<str>> {
     let Field { name, size, .. } = &fields[field];
     let all = u64::MAX >> (64 - 8 * size.clamp(&1, &8));
@@ -303,8 +302,8 @@ impl Field {
     }
 
     fn set_names(&mut self, names: Vec<Expr>, label: Option<Arc<str>>) {
-        // If the names determine only a part of the number, they are mostly names of bits, so the number is
-        // shown in hexadecimal.
+        // If the names determine only a part of the number, most of these names are names of bits. So the
+        // number is shown in hexadecimal.
         if label.is_some() && matches!(self.shape, Shape::Unsigned) {
             self.shape = Shape::Hex;
         }

@@ -6,8 +6,9 @@
 //! `(REC->isa == 1) ? __print_symbolic(REC->reason & 0xffff, { 0, "NMI" }, ..) : ..`. An argument with
 //! `__print_symbolic` or `__print_flags` gives names to the values of a field. This field is the first field
 //! in the first argument of `__print_symbolic` or `__print_flags`. The reader evaluates such an argument for
-//! each event. If an argument has an unknown part (a function, the size of a type, or a constant that the
-//! kernel did not replace by a number), the argument gives no names, and the field is shown as a number.
+//! each event. If an argument has an unknown part, the argument gives no names, and the field is shown as a
+//! number. Unknown parts are functions, sizes of types, and constants that the kernel did not replace by a
+//! number.
 //!
 //! A name may determine the whole number of its field or only some bits: `__print_symbolic(REC->data >> 8 &
 //! 7, ..)` determines three bits. [`Named::tells`] holds the bits that can be computed from the names.
@@ -25,11 +26,11 @@ const MAX_STEPS: u32 = 2048;
 /// Maximum number of flags of a list. The maximum exceeds 64, because the kernel also names some combinations
 /// of bits. The reader shows further flags as a number.
 const MAX_FLAGS: usize = 256;
-/// Maximum number of arguments with names for one field: usually one argument for a part that is a number,
-/// and one argument for flags.
+/// Maximum number of arguments with names for one field. Usually, one argument names a part that is a number,
+/// and another argument names flags.
 const MAX_NAMES: usize = 2;
-/// Maximum number of combinations of conditions that are examined to find the bits that names determine. If
-/// there are more combinations, the names count as names that determine no bits.
+/// Maximum number of combinations of conditions that are examined to compute [`Named::tells`]. If there are
+/// more combinations, [`Named::tells`] is 0.
 const MAX_PATHS: u32 = 64;
 
 /// The contents of a `print fmt` that the reader uses. Fields are given by index.
@@ -45,7 +46,7 @@ pub(super) struct Print {
 #[derive(Debug)]
 pub(super) struct Named {
     pub field: usize,
-    /// Expressions whose texts form the name together.
+    /// Expressions that each give a part of the name.
     pub exprs: Vec<Expr>,
     /// Bits of the field that the name determines for all values of the event. All bits are set if no value
     /// has a name.
@@ -525,7 +526,7 @@ impl<'a> Parser<'a> {
     fn binary(&mut self, above: u8, depth: u32) -> Option<Expr> {
         let mut a = self.primary(depth)?;
         loop {
-            // This check saves the search in `OPERATORS`, because most numbers stand before no operator.
+            // This check saves the search in `OPERATORS`, because no operator follows most numbers.
             if !b"|&=!<>^+-*/%".contains(&self.next()) {
                 return Some(a);
             }

@@ -93,7 +93,7 @@ impl Class {
         self.own_fields(self.own(payload).unwrap_or_default())
     }
 
-    /// Returns the fields of a payload that begins with the class's own fields and was checked.
+    /// Returns the fields of a checked payload that begins with the class's own fields.
     pub(crate) fn own_fields<'a>(&'a self, payload: &'a [u64]) -> Fields<'a> {
         let (class, names, shape) = (self.id, &*self.fields, &self.shape);
         Fields(Encoded::Record(Record { class, names, shape, payload }))

@@ -4,9 +4,9 @@
 //!
 //! All clients of a clock share one map if their constraints allow it. Events of such clients are then in the
 //! order of their raw times. The bound of a client's times follows from the client's own constraints. So the
-//! bound holds even if the clocks of the clients differ by less than the constraints can show, and a client
-//! that gives false readings cannot make another client's bound wrong. Only a client that lacks upper limits
-//! or lower limits relies on the constraints of other clients.
+//! bound holds even if the clocks of the clients differ by less than the constraints can show. A client that
+//! gives false readings cannot make another client's bound wrong. Only a client that lacks upper limits or
+//! lower limits relies on the constraints of other clients.
 //!
 //! KVM and the VMM can describe the TSC that a client reads. If KVM's description contradicts none of the
 //! client's constraints, the client's times are computed from this description, and are exact. If KVM gives
@@ -28,8 +28,8 @@ use crate::error::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
-/// Number of readings with a constraint that a client needs to show whether the declared rate is wrong. If a
-/// client has fewer such readings, the client's bound also holds for the rate of the other clients.
+/// Number of readings with a constraint that a client needs to show whether the declared rate is wrong. The
+/// bound of a client with fewer such readings also covers the times by the other clients' map.
 const FEW: usize = 8;
 
 /// Maximum number of clients that are each compared with all other clients, to find a group of clients that
@@ -41,8 +41,8 @@ const REFERENCES: usize = 4;
 pub struct ClockMaps {
     clocks: BTreeMap<u32, Maps>,
     unusable: u64,
-    /// Number of constraints from the kernel's trace that are used, and number of constraints from this trace
-    /// that are left out. `None` if there is no trace.
+    /// Numbers of constraints from the kernel's trace: the number that is used, and the number that is left
+    /// out. `None` if there is no trace.
     of_kernel: Option<(usize, usize)>,
     seats: BTreeMap<u32, Vec<Seat>>,
     /// Whether times are from the writer's estimates in `session.json` instead of maps.
@@ -61,15 +61,15 @@ struct Maps {
     alone: BTreeSet<u32>,
     /// Map of a clock without constraints.
     unknown: Arc<ClockMap>,
-    /// Number of constraints from the kernel's trace that are used, and number of constraints from this trace
-    /// that are left out.
+    /// Numbers of constraints from the kernel's trace: the number that is used, and the number that is left
+    /// out.
     of_kernel: (usize, usize),
     tscs: GuestTscs,
     /// Residuals of each client whose own map is used. The key `None` has the residuals of the clients that
     /// agree.
     residuals: BTreeMap<Option<u32>, Residuals>,
-    /// Times that the constraints of any client allow, if the client has enough constraints. The value is
-    /// computed at its first use.
+    /// Times that the constraints of at least one client allow. Clients with too few constraints are left
+    /// out. The value is computed at its first use.
     together: OnceLock<Option<Arc<Hull>>>,
 }
 
@@ -144,8 +144,8 @@ pub(crate) struct GuestClock {
     /// The clock as KVM or the VMM describes it, if the description is the same for all clients.
     lines: Lines,
     /// Times that the constraints of the recording's client allow. If the recording's client is not known,
-    /// times that the constraints of any client allow, because each client may read a clock of its own.
-    /// `None` if there are too many constraints.
+    /// the limits allow each time that the constraints of any client allow, because each client may read a
+    /// clock of its own. `None` if there are too many constraints.
     limits: Option<Arc<Hull>>,
     /// Raw ticks at tick 0 of the map.
     base: u64,
@@ -228,7 +228,7 @@ impl ClockMaps {
         }
         let own = maps.clients.iter().filter(|(_, own)| own.constraints() >= FEW);
         let mut lines = own.clone().map(|(client, _)| maps.tscs.used(*client));
-        // The lines count only if all clients have the same lines.
+        // The lines are used only if all clients have the same lines.
         let used = lines.next().filter(|used| lines.all(|other| other == *used));
         let lines = used.unwrap_or_default();
         // The limits are computed once for all traces.
@@ -241,7 +241,8 @@ impl ClockMaps {
         Ok(GuestClock { map, lines, limits, base, frequency, origin })
     }
 
-    /// Returns no maps, so that times are from the writer's estimates in `session.json`, without bounds.
+    /// Returns a value without maps. Times are then from the writer's estimates in `session.json`, without
+    /// bounds.
     pub(crate) fn estimates() -> ClockMaps {
         ClockMaps { is_estimate: true, ..ClockMaps::default() }
     }
@@ -310,15 +311,15 @@ impl ClockMaps {
         }
         let own = match own.filter(|own| own.width().is_some()) {
             // The client has no upper limit or no lower limit of its own. If the other clients disagree, this
-            // client may read the same clock as any one of the other clients, so this client gets no bound.
+            // client gets no bound, because this client may read the same clock as any of the other clients.
             None => Some(&maps.unknown).filter(|_| !maps.alone.is_empty()),
             own => own,
         };
         Some(ClientMap::new(clock, &maps.shared, own.cloned()).with_lines(lines))
     }
 
-    /// Iterates over the maps by clock. The first maps of a clock belong to single clients whose constraints
-    /// contradict the constraints of other clients, and the last map belongs to all other clients.
+    /// Iterates over the maps by clock. The first maps of a clock belong to single clients that contradict
+    /// other clients. All other clients share the last map of the clock.
     pub fn iter(&self) -> impl Iterator<Item = (u32, Option<u32>, &ClockMap)> {
         self.clocks.iter().flat_map(|(&clock, maps)| {
             let alone = maps.clients.iter().filter(|(client, _)| maps.alone.contains(client));
@@ -350,9 +351,10 @@ impl ClockMaps {
         maps.and_then(|maps| maps.residuals.get(&client)).copied().unwrap_or_default()
     }
 
-    /// Returns the largest size of a jump for which the bounds of a map that [`ClockMaps::iter`] gives hold
-    /// even if the jump is not found, in units of 1/[`FRACTION`] ns. This size is the smallest of the usual
-    /// widths of the map and of its clients' own maps. Returns `None` if there is no bound.
+    /// Returns the size of the largest jump for which a map of [`ClockMaps::iter`] leaves room, in units of
+    /// 1/[`FRACTION`] ns. If no jump is larger, the map's bounds hold even if a jump is not found. This size
+    /// is the smallest of the usual widths of the map and of its clients' own maps. Returns `None` if there
+    /// is no bound.
     pub fn room_for_jumps(&self, of: (u32, Option<u32>, &ClockMap)) -> Option<u64> {
         let (clock, client, map) = of;
         let shared = map.width()?;
@@ -391,9 +393,9 @@ impl ClockMaps {
         worst
     }
 
-    /// Returns for each clock the number of clients that stamp events with the clock but lack an upper or a
-    /// lower limit from reference points. If the bool is true, these clients use the map and the bound of the
-    /// other clients. If the bool is false, these clients have no bound.
+    /// Returns for each clock the number of the clock's clients that lack an upper or a lower limit from
+    /// reference points. If the bool is true, these clients use the map and the bound of the other clients.
+    /// If the bool is false, these clients have no bound.
     pub fn without_points(&self, session: &Session) -> BTreeMap<u32, (usize, bool)> {
         let mut found = BTreeMap::new();
         for stream in session.streams().iter().filter(|s| s.domain == Domain::Guest) {
@@ -413,16 +415,15 @@ impl ClockMaps {
         self.clocks.iter().flat_map(|(clock, maps)| maps.tscs.compared(*clock))
     }
 
-    /// Iterates over the clients with reference points for which the recording of the host's kernel describes
-    /// TSCs. Gives the number of the clock, the number of the client, and KVM's description.
+    /// Iterates over the clients whose reference points were compared with the TSCs in the recording of the
+    /// host's kernel. Gives the number of the clock, the number of the client, and KVM's description.
     pub fn kvm_words(&self) -> impl Iterator<Item = (u32, u32, &KvmWord)> {
         self.clocks.iter().flat_map(|(clock, maps)| {
             maps.tscs.of_kvm().map(move |(client, word)| (*clock, client, word))
         })
     }
 
-    /// Iterates over the CPUs of guests whose kernel events were used to check KVM's description of a
-    /// client's TSC.
+    /// Iterates over the guests' CPUs whose events helped to check KVM's descriptions of TSCs.
     pub fn guest_cpus(&self) -> impl Iterator<Item = &GuestCpu> {
         self.clocks.values().flat_map(|maps| maps.tscs.cpus())
     }

@@ -34,8 +34,8 @@ pub struct ComparedTsc {
 pub struct KvmWord {
     /// Lines with which the client's points agree.
     agreed: Arc<[Line]>,
-    /// Number of TSCs of this host's VMs that the client's points or events of the guest's kernel contradict.
-    /// Such a TSC belongs to another VM, or is wrong.
+    /// Number of TSCs of this host's VMs that the client does not read: the client's points or events of the
+    /// guest's kernel contradict these TSCs. Such a TSC belongs to another VM, or KVM's description is wrong.
     pub contradicted: usize,
     /// Whether the client's points fit several TSCs of the same time, such as the TSCs of two VMs or vCPUs.
     /// If true, no TSC is used.
@@ -46,9 +46,8 @@ pub struct KvmWord {
 }
 
 impl KvmWord {
-    /// Returns the TSCs by which the client's times are mapped. Each TSC comes with the first host time at
-    /// which the TSC held and the first host time at which the TSC no longer held, in
-    /// [units](crate::clock::FRACTION) since the session's origin.
+    /// Returns the TSCs by which the client's times are mapped. Each TSC comes with the host times between
+    /// which the TSC held, without the end, in [units](crate::clock::FRACTION) since the session's origin.
     pub fn used(&self) -> impl Iterator<Item = (GuestTsc, i64, i64)> {
         self.lines().into_iter().flat_map(|lines| lines.iter()).filter_map(|line| {
             let (from, until) = line.held()?;
@@ -91,13 +90,13 @@ fn no_tsc() -> GuestTsc {
 /// Descriptions of the TSC for a guest's clock, by KVM and by the VMM.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GuestTscs {
-    /// Line of the VMM for each client. The key `None` has the line for all other clients.
+    /// Line that the VMM describes for each client. The key `None` has the line for all other clients.
     said: BTreeMap<Option<u32>, Line>,
     compared: BTreeMap<u32, Agreement>,
     /// TSCs of all VMs of the host.
     of_kvm: Vec<Line>,
     compared_of_kvm: BTreeMap<u32, KvmWord>,
-    /// CPUs of the guest, each together with one of the TSCs in `of_kvm`.
+    /// CPUs of the guest. Each element pairs a CPU with one of the TSCs in `of_kvm`.
     cpus: Vec<GuestCpu>,
 }
 
@@ -147,8 +146,8 @@ impl GuestTscs {
     }
 
     /// Returns whether a TSC puts events of the guest's kernel outside of guest mode. The TSC does so if no
-    /// thread can have run a CPU of the guest, or if only one and the same thread can have run two CPUs of
-    /// the guest.
+    /// thread can have run a CPU of the guest. The TSC also does so if two CPUs of the guest have the same
+    /// thread as their only possible thread.
     fn is_outside(&self, tsc: GuestTsc) -> bool {
         let mut taken = BTreeMap::new();
         self.cpus.iter().filter(|cpu| cpu.tsc == tsc).any(|cpu| match cpu.threads[..] {

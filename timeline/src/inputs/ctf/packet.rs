@@ -54,7 +54,7 @@ impl Packet {
         self.content() == HEADER_BYTES
     }
 
-    /// Returns the packet with a larger count of lost events.
+    /// Returns the packet with a count of at least `lost` lost events.
     pub(super) fn with_lost(mut self, lost: u64) -> Packet {
         self.header.events_discarded = lost.max(self.header.events_discarded);
         self
@@ -178,9 +178,9 @@ impl Packet {
                 return damaged(field, name, this, before);
             }
         }
-        // The positions are compared only if the faults and the epoch are the same. A guest can make its
-        // ring's position jump anywhere, and each jump counts as a fault. After a reset, the guest's ring
-        // begins anew with another epoch.
+        // The positions of both packets are compared only if both packets have the same number of faults and
+        // the same epoch. A guest can make its ring's position jump anywhere, and each jump counts as a
+        // fault. After a reset, the guest's ring begins anew with another epoch.
         if (self.epoch, self.faults) == (last.epoch, last.faults) {
             for (field, name, this, before) in [
                 (

@@ -78,8 +78,8 @@ struct Seats {
     kept: Vec<Seat>,
     /// Maximum number of changes from one serving thread to another within one seat.
     every: usize,
-    /// Number of changes of the thread at the beginning of the last seat and within this seat. In a seat of
-    /// several threads, each point counts as a change.
+    /// Number of changes of the thread that the last seat stands for: the change at the beginning of the
+    /// seat, and the changes within the seat. In a seat of several threads, each point counts as a change.
     in_last: usize,
 }
 
@@ -183,7 +183,7 @@ pub(crate) fn find(session: &Session, most_points: usize) -> Result<Found> {
         let is_thinned = samples.every > 1;
         let mut samples = in_order(samples.kept, &mut found.unusable);
         if !is_thinned {
-            // No point was left out, so `of_client` finds the next reading in the next sample.
+            // No point was left out, so `of_client` takes the next reading of each point from the next point.
             samples.iter_mut().for_each(|sample| sample.next = None);
         }
         let times = of_client(session, (clock, client), samples)?;
@@ -287,8 +287,8 @@ pub fn vcpu_threads(session: &Session, maps: &ClockMaps) -> Result<BTreeMap<(u32
 }
 
 /// Returns the host's threads that provably run a CPU of a guest, with the keys of [`vcpu_threads`]. The
-/// proof: only this thread was in guest mode at all events of the guest's kernel on this CPU, and the thread
-/// has this property for no other CPU.
+/// proof: at all events of the guest's kernel on this CPU, this thread and no other thread was in guest mode.
+/// No other CPU of the guest has the same proof for this thread.
 pub(crate) fn proven_threads(maps: &ClockMaps) -> BTreeMap<(u32, u32), u32> {
     let only = |threads: Vec<u32>| if let [only] = threads[..] { Some(only) } else { None };
     let possible = possible_threads(maps).into_iter();
@@ -296,7 +296,8 @@ pub(crate) fn proven_threads(maps: &ClockMaps) -> BTreeMap<(u32, u32), u32> {
 }
 
 /// Returns the host's threads that can have run each CPU of the guests, by the guest's clock and the CPU's
-/// number. All events of the guest's kernel on the CPU may lie in the guest mode of such a thread.
+/// number. A thread can have run the CPU if the thread may have been in guest mode at all events of the
+/// guest's kernel on this CPU.
 fn possible_threads(maps: &ClockMaps) -> BTreeMap<(u32, u32), Vec<u32>> {
     let mut possible: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
     for of in maps.guest_cpus() {
@@ -306,7 +307,7 @@ fn possible_threads(maps: &ClockMaps) -> BTreeMap<(u32, u32), Vec<u32>> {
     possible
 }
 
-/// Leaves out threads that stand at several CPUs of a guest.
+/// Leaves out each thread that is given for several CPUs of a guest.
 fn each_of_one(threads: BTreeMap<(u32, u32), Option<u32>>) -> BTreeMap<(u32, u32), u32> {
     let mut cpus: BTreeMap<(u32, u32), u32> = BTreeMap::new();
     for ((clock, _), tid) in &threads {
@@ -351,8 +352,8 @@ fn samples(session: &Session, most: usize, found: &mut Found) -> Result<Samples>
             // A point is ignored if the client reads the host's own clock, because such a point gives no
             // constraint.
             Some((read, _)) if read == clock => {}
-            // A point is ignored if its clock is the clock of records that were in the ring before the host
-            // served the ring.
+            // A point is ignored if its clock has records that were in the ring before the host began to
+            // serve the ring.
             Some((clock, _)) if session.json().clock(clock).is_some_and(|c| c.found) => {}
             Some((clock, guest)) => {
                 let (reached, resumed) = (None, None);
@@ -435,8 +436,8 @@ fn clocks_of(session: &Session, client: u32, epoch: u32) -> Vec<&Clock> {
 /// dropped points is minimal, so one wrong guest time does not cost the points after it.
 fn in_order(mut samples: Vec<Sample>, unusable: &mut u64) -> Vec<Sample> {
     samples.sort_by_key(|s| (s.host, s.guest));
-    // The loop finds the longest increasing subsequence. For each length, `ends` has the last point of one
-    // subsequence of this length: the subsequence that ends at the earliest guest time.
+    // The loop finds the longest increasing subsequence. Of all subsequences of the same length, `ends` keeps
+    // the subsequence that ends at the earliest guest time, by its last point.
     let mut ends: Vec<usize> = Vec::new();
     let mut before = vec![None; samples.len()];
     for (at, sample) in samples.iter().enumerate() {

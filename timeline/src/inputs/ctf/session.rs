@@ -24,8 +24,8 @@ pub struct Session {
     json: SessionJson,
     classes: Classes,
     streams: Vec<Stream>,
-    /// Least number of events that the streams hold: the count of `session.json` before the streams were
-    /// scanned.
+    /// Number of events in `session.json` before the streams were scanned. The streams hold at least this
+    /// number of events.
     counted: u64,
     /// Counter of the host, which may have the anchor of another recording.
     counter: HostCounter,
@@ -38,7 +38,7 @@ pub struct Session {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Offset {
-    /// Time that is added, in nanoseconds.
+    /// Nanoseconds that are added to each time.
     pub ns: i64,
     /// Bound on the error of `ns` in nanoseconds. `None` if the bound is unknown.
     pub bound_ns: Option<u64>,

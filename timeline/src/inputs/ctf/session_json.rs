@@ -29,7 +29,7 @@ use std::ops::Deref;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Maximum number of counters of a device, or of faults of a stream.
+/// Maximum number of counters of a device, and of kinds of faults of a stream.
 const MAX_COUNTERS: usize = 4096;
 /// Members that are checked before all other members.
 #[derive(Deserialize)]

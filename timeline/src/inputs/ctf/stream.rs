@@ -175,8 +175,8 @@ impl Stream {
         fn key<'s>(s: &'s Segment, uuid: &[u8; 16]) -> impl Ord + use<'s> {
             let p = &s.first;
             let name = s.path.file_name().unwrap_or_default();
-            // The positions in a ring never decrease, unless a guest made the position jump. The number of
-            // faults is in the key, because such a jump counts as a fault.
+            // The positions in a ring never decrease, unless a guest made the position jump. The key has the
+            // number of faults before the position, because each such jump counts as a fault.
             let place = (part(p, uuid), p.ring_begin, p.sequence);
             (p.domain, p.client, place, s.last.ring_end, name.len(), name)
         }
@@ -253,8 +253,8 @@ impl Record<'_> {
         self.class.kind(self.flags)
     }
 
-    /// Returns the client for which a vCPU's thread made this record in a ring of the host, if there can be
-    /// such a client.
+    /// Returns the client for which a vCPU's thread made this record in a ring of the host. Returns `None` if
+    /// the record has no client, or a client that cannot exist.
     pub(crate) fn made_for(&self) -> Option<u32> {
         let has_client = self.class.reference_point || self.kind() == EventKind::Hypertrace;
         let client = self.payload.first().filter(|_| has_client).map(|client| *client as u32);
@@ -284,8 +284,8 @@ pub struct Records<'a> {
     /// Number of packets with events so far.
     packets: u64,
     skip: Skip<'a>,
-    /// Number of records that were skipped, and the timestamp of the last skipped record until
-    /// [`Records::take_skipped`] takes this timestamp.
+    /// Number of skipped records, and the timestamp of the last skipped record. [`Records::take_skipped`]
+    /// takes the timestamp away.
     skipped: (u64, Option<u64>),
 }
 
