@@ -269,8 +269,9 @@ impl<'m> Client<'m> {
     }
 
     /// Copies a changed enable mask and publishes the counts of dropped events. This function is for programs
-    /// without a thread that does the same. Returns `false` if the host shows another holder: stop using the
-    /// client then, unless a transport may still hold back this lease's store to LEASE.
+    /// without a thread that does the same. Returns `false` if the host shows another holder. The caller must
+    /// then stop using the client. The only exception is a transport that may still hold back this lease's
+    /// store to LEASE.
     pub fn poll(&self) -> bool {
         self.producer.refresh(self.channel.clock.now());
         self.refresh_mask();

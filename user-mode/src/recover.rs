@@ -134,9 +134,9 @@ fn recover_client(
     drain_rest(sink, client, &mut consumer);
 }
 
-/// Returns how many lost events of each total in page G the dead host had counted. `lost` has these counts by
-/// cause. If a count exceeds its cause's total, then this function counts the rest for causes whose totals
-/// have room.
+/// Page G has three totals of lost events. Returns for each total how many of its events the dead host had
+/// counted. `lost` has these counts by cause. If a count exceeds its cause's total, then this function counts
+/// the rest for causes whose totals have room.
 fn counted(memory: &ClientMemory<'_>, lost: &Losses) -> [u64; 3] {
     let totals =
         [LOST_FULL, LOST_BUSY, LOST_UNATTACHED].map(|word| memory.guest[word].load(Relaxed));

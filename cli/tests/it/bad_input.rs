@@ -427,7 +427,8 @@ fn traces_of_many_cpus_take_memory_for_what_is_on_them() {
         let [host, guest] = ["host.dat", "guest.dat"].map(|name| place.path().join(name));
         let page = || trace_dat::Page::at(made::GUEST_BASE + 30_000_000).mmio(0, 5, 0);
         let made = with_points(600);
-        // Times of a guest's CPUs against the trace 77, in the form in which trace-cmd measures such times.
+        // The differences between the clocks of a guest's CPUs and the clock of the trace 77, in the form in
+        // which trace-cmd writes such differences.
         let sample = [1u64, 5, 1].map(|n| [n.to_le_bytes(); 40_000].concat()).concat();
         let shift = [
             &77u64.to_le_bytes()[..],

@@ -13,7 +13,7 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
 /// Number of steps of `parse`, which take some 50 us.
 const PARSE: u64 = if cfg!(debug_assertions) { 4_000 } else { 50_000 };
-/// Number of steps that is 5 % larger.
+/// Number of steps of the slower `parse`: 5 % more than [`PARSE`].
 const SLOWER: u64 = PARSE + PARSE / 20;
 const REQUESTS: u64 = 500;
 

@@ -70,7 +70,7 @@ fn ask(python: &Path, fleet: &Path, options: &[&str]) -> String {
 /// Values by column.
 type Row<'a> = BTreeMap<&'a str, &'a str>;
 
-/// Returns the rows of a header and lines.
+/// Returns the rows of a table. The table's first line names the columns, and each further line is a row.
 fn rows(lines: &str) -> Vec<Row<'_>> {
     let (columns, rows) = lines.split_once('\n').unwrap_or((lines, ""));
     rows.lines().map(|line| columns.split(',').zip(line.split(',')).collect()).collect()

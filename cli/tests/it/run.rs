@@ -679,7 +679,9 @@ fn events_of_a_process_without_a_client_are_counted() {
 
 #[test]
 fn processes_that_outlive_the_program_are_said_whether_they_have_traced_or_not() {
-    // Processes that have the segment's descriptor, that have none, and no process.
+    // In the first case, two processes outlive the program with the segment's descriptor. In the second case,
+    // one process outlives the program without the descriptor. In the third case, no process outlives the
+    // program.
     let cases = [
         (&[][..], "sleep 60 & sleep 60 &", "2 processes outlive the recording"),
         (&["--segment", "segment"], "sleep 60 &", "1 process outlives the recording"),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A device that is restored from its state is as at the snapshot, and no state breaks it.
+//! A device that is restored from its state behaves as it did at the snapshot, and no state can break the
+//! device.
 
 use crate::common;
 use common::{

@@ -228,7 +228,8 @@ impl PciFunction {
         let mut done = Ok(());
         for _ in 0..MAX_STEPS {
             match self.next_step() {
-                // `next_step` cleared `is_busy` under the lock under which it found nothing to do.
+                // `next_step` found nothing to do and cleared `is_busy` under one lock, so `Busy` must not
+                // clear `is_busy` again.
                 None => {
                     std::mem::forget(busy);
                     return done;

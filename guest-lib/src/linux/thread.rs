@@ -39,7 +39,7 @@ thread_local! {
     /// emit.
     static STUCK: AtomicU64 = const { AtomicU64::new(0) };
     static STUCK_SINCE: AtomicU64 = const { AtomicU64::new(0) };
-    /// Time, of [`coarse_ms`], until which the thread does not ask for a client again.
+    /// Time at which the thread may ask for a client again, on the clock of [`coarse_ms`].
     static PAUSED_UNTIL: AtomicU64 = const { AtomicU64::new(0) };
     /// Number of uncounted events that interrupted the library while it opened a channel or leased a client.
     static AMID: AtomicU64 = const { AtomicU64::new(0) };
@@ -229,8 +229,8 @@ fn attach() -> Option<&'static Client<'static>> {
     client
 }
 
-/// Counts events that interrupted the library's own code. The events count on the thread's client, or as lost
-/// if the thread has no client.
+/// Counts events that interrupted the library's own code. The thread's client counts the events as dropped.
+/// If the thread has no client, the events count as lost.
 fn count_amid(client: Option<&Client<'static>>) {
     let events = AMID.with(|amid| amid.swap(0, Relaxed));
     match client {

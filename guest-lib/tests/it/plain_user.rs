@@ -1,4 +1,4 @@
-//! Programs of a user who is not root, on a system made of plain files.
+//! Programs of a user who is not root. Plain files imitate the system's sysfs.
 #![cfg(feature = "std")]
 #![allow(unsafe_code)]
 

@@ -141,7 +141,7 @@ impl Cpus {
         self
     }
 
-    /// Gives the process of a CPU's thread a new program.
+    /// Lets the process whose thread runs on a CPU execute a new program.
     pub fn execute(&mut self, cpu: usize) -> &mut Cpus {
         self.event(cpu, SCHED_PROCESS_EXEC_ID, 0, vec![0; 12]);
         self

@@ -53,8 +53,8 @@ impl Simulation {
         (0..comparisons).map(compare).collect()
     }
 
-    /// Returns, for each of [`PARTS`], the share of comparisons of a build with itself in which the 95 %
-    /// interval contains the true difference, 0.
+    /// Compares a build with itself `comparisons` times, so that the true difference is 0. Returns for each
+    /// of [`PARTS`] the share of the comparisons with a 95 % interval that contains 0.
     pub fn coverage(&mut self, side: usize, comparisons: usize) -> Vec<f64> {
         let mut covered = vec![0; PARTS.len()];
         for _ in 0..comparisons {

@@ -154,8 +154,8 @@ impl World {
         World::with_guests(seed, false)
     }
 
-    /// Makes a world in which the second CPU is the first CPU of another guest, whose threads have the same
-    /// numbers as the first guest's. The thread that changes its CPU has no client.
+    /// Makes a world of two guests. The second CPU of the world is the first CPU of the second guest. The
+    /// threads of both guests have the same numbers. The thread that changes its CPU has no client.
     pub fn of_two_guests(seed: u64) -> World {
         World::with_guests(seed, true)
     }

@@ -1,5 +1,4 @@
-//! Reports of passing tests about capabilities, in the file and on a stderr that the test harness does not
-//! hide.
+//! Passing tests report capabilities to the file, and to a stderr that the test harness does not hide.
 
 use std::path::Path;
 

@@ -380,7 +380,8 @@ fn rings_that_short_threads_have_used_up_are_given_back() {
             threads.into_iter().for_each(|thread| thread.join().unwrap());
         }
 
-        // Each round opens a block of 4 KiB in 40 rings, in all 18 MiB.
+        // Each round uses a new block of 4 KiB in 40 rings. If the host gave no blocks back, all rounds
+        // together would need 18 MiB.
         wait_until("the rings' memory", || resident() < 8 << 20);
         let summary = session.finish().unwrap();
         assert_eq!((summary.ring_events, summary.lost), (1 + ROUNDS * AT_ONCE as u64, 0));

@@ -230,7 +230,7 @@ impl Ways {
         Self { chosen, of, bits }
     }
 
-    /// Returns for each way the sum of the values that the way chooses.
+    /// Each way is a choice of some of the values. Returns for each way the sum of the chosen values.
     fn sums(&self, values: &[f64]) -> impl Iterator<Item = f64> {
         // `sums` has a table for each group of eight values. The index in the table is a byte of the way, and
         // each set bit of the byte chooses one of the eight values.

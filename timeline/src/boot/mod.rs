@@ -171,7 +171,8 @@ pub struct Wait {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Step {
-    /// Thread of the step, or cause that ended a wait. Programs choose names, so escape the text.
+    /// Name of the thread that did the step. If the step is a wait for something else than a thread, the name
+    /// of the cause that ended the wait. Programs choose names, so escape the text.
     pub name: String,
     /// What the thread did.
     pub part: Part,

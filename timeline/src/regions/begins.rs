@@ -25,8 +25,8 @@ pub struct Region<'a> {
     /// The event that begins the region; `None` if the reader did not find the event, or if the region lies
     /// between two given events.
     pub begin: Option<&'a EventRef<'a>>,
-    /// Number of `begin`, counted from 1, among all events that begin a region with the same name, client and
-    /// id at the same time; 0 if `begin` is `None`.
+    /// Several events with the same name, client and id can begin regions at the same time. This is the
+    /// position of `begin` among such events, counted from 1; 0 if `begin` is `None`.
     pub number: u64,
 }
 
@@ -120,8 +120,8 @@ impl<'a> Begins<'a> {
         Ok(())
     }
 
-    /// Hands over the regions before a time whose events were not found, and then collects the regions that
-    /// begin at the time.
+    /// Moves on to `time`: hands over the earlier regions, because the events of these regions were not
+    /// found, and then collects the regions that begin at `time`.
     fn advance<E>(&mut self, time: i64, each: Each<'_, E>) -> Result<bool, E> {
         let mut alone = |sample| each(&Region { sample, begin: None, number: 0 });
         self.time = time;

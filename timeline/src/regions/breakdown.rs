@@ -39,11 +39,13 @@ pub struct Breakdown {
     /// Number of regions during which a hypervisor may have taken time from the machine's CPUs; `None` if no
     /// recording says whether a hypervisor took time.
     pub steal_regions: Option<u64>,
-    /// Maximum time in nanoseconds that a hypervisor can have taken from the regions while their threads had
-    /// a CPU: the mean of the regions, or the sum in a total. `None` if the time is not known.
+    /// Maximum time in nanoseconds that a hypervisor can have taken from a region while the region's thread
+    /// had a CPU. For several regions, this is the mean, but in a total, it is the sum. `None` if the time is
+    /// not known.
     pub steal_at_most_ns: Option<u64>,
-    /// Maximum time in nanoseconds that threads of a guest can have run in the regions: the mean of the
-    /// regions, or the sum in a total. `None` if no region has [such a bound](Sample::guest_at_most_ns).
+    /// Maximum time in nanoseconds that threads of a guest can have run in a region. For several regions,
+    /// this is the mean, but in a total, it is the sum. `None` if no region has [such a
+    /// bound](Sample::guest_at_most_ns).
     pub guest_at_most_ns: Option<u64>,
     /// Whether the guest's time includes KVM's own part, which the kernel did not trace.
     pub guest_includes_kvm: bool,

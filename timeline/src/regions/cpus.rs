@@ -146,7 +146,7 @@ struct Cpu {
     most: usize,
     /// Flags of the interrupt in which a timer's function runs.
     timer: Option<u8>,
-    /// Handler of a hard interrupt that runs.
+    /// The hard interrupt's handler that runs on the CPU.
     handler: Option<CauseNumber>,
     /// Number of the softirq that runs.
     softirq: Option<u8>,
@@ -523,7 +523,7 @@ impl Cpu {
         self.turns.range(..self.turns.partition_point(|turn| turn.from <= time))
     }
 
-    /// Takes a switch away from the thread that has the CPU.
+    /// Processes a `sched_switch` from the thread `away` to the thread `to`.
     fn switch(&mut self, time: i64, away: Option<Task>, to: Option<Task>) {
         if let (Some(Turn { task: Ok(task), .. }), Some(away)) = (self.turns.back_mut(), away) {
             // The name in the later event counts, because a thread may change its name.

@@ -269,8 +269,8 @@ pub(super) fn of_kvm(
     })
 }
 
-/// A number that tells the reason of an exit: trace, number of the event's format, index of the field, and
-/// its value.
+/// A value that tells the reason of an exit: the index of the trace, the number of the event's format, the
+/// index of the field, and the field's value.
 type Known = (u16, u32, usize, i64);
 
 /// Names of exits' reasons.

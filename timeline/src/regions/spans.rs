@@ -125,7 +125,8 @@ impl Parted {
         Parted { open: Some(open), inside: vec![place], counted: Some(place), ..Parted::default() }
     }
 
-    /// Takes the begin of a poll that is not the first poll. Returns the idle time that ends with this poll.
+    /// Processes the begin of a poll, unless the poll is the span's first poll. Returns the idle time that
+    /// ends with this poll.
     pub fn enter(&mut self, place: Place, time: i64) -> Option<(i64, i64)> {
         if !self.is_again && !self.inside.is_empty() {
             // The end of the first poll is missing, so the length of the first poll is not known.

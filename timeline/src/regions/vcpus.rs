@@ -3,9 +3,9 @@
 //! The time of a guest's threads, as both kernels show the time. The guest's kernel says which CPU a thread
 //! had or waited for. The host's kernel says what the vCPU's thread did at the same time.
 //!
-//! A guest's thread that has a guest's CPU runs only while the vCPU is in guest mode. A thread that waits for
-//! a guest's CPU waits for the guest's thread that has the CPU, or for a thread of the host that took the CPU
-//! of the vCPU's thread.
+//! A guest's thread that has a guest's CPU runs only while the vCPU is in guest mode. If another thread of
+//! the guest has the guest's CPU, a waiting thread waits for that thread. If a thread of the host has taken
+//! the host's CPU from the vCPU's thread, the waiting thread waits for the thread of the host.
 //!
 //! A proof says which thread of the host runs a guest's CPU: all events of the guest's kernel on that CPU lie
 //! in times at which this thread was in guest mode. An event outside of guest mode refutes the proof. The

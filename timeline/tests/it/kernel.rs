@@ -244,7 +244,7 @@ fn read_with(made: &made::Made) -> Result<(Vec<(i64, String, Option<u64>)>, Vec<
     Ok((events.iter().skip(1).map(shown).collect(), warnings))
 }
 
-/// Returns the events of [`with_kernel`]; the kernel's events have this bound.
+/// Returns the events of [`with_kernel`], in which the error of the kernel's events has the bound `bound`.
 fn in_order(bound: Option<u64>) -> Vec<(i64, String, Option<u64>)> {
     let mmio = "kernel/vcpu0-77 kvm:kvm_mmio".to_owned();
     vec![
@@ -614,8 +614,8 @@ fn on_all_cpus(
     });
 }
 
-/// Returns a file of more than 64 KiB, in which little is read, and the place of its pages. The file has one
-/// format, because each read parses all formats.
+/// Returns a file of more than 64 KiB, in which little is read, and the place of its pages. The file has only
+/// one format of an event, because each read parses all formats, and the tests read the file many times.
 fn large() -> (Vec<u8>, usize) {
     let page = |n: u64| Page::at(40_000 + n * 1_000).mmio(1, 77, n);
     let mut trace = TraceDat::new("x86-tsc").cpu(&(0..16).map(page).collect::<Vec<_>>());

@@ -108,7 +108,7 @@ impl Raw {
     }
 }
 
-/// Stores to a register in the marked form that the library uses.
+/// Writes `value` to a register with the marked store instruction that the library uses.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn marked(register: &AtomicU64, value: u64) {

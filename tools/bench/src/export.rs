@@ -159,7 +159,7 @@ impl Session {
     }
 }
 
-/// Measures `report` of the session to text, per event.
+/// Measures `hypertrace report`, which writes the session as text. Returns the time per event.
 pub fn report(context: &mut Context) -> Result<f64> {
     Session::of(context)?.ns(&["report"], "text")
 }

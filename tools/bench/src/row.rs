@@ -72,22 +72,22 @@ pub const fn row(name: &'static str, run: Run, what: &'static str) -> Row {
 }
 
 impl Row {
-    /// Compares by time over floor.
+    /// Compares the row by its time divided by the floor's time.
     pub const fn over(self, floor: Floor, target: &'static str) -> Row {
         self.compared_with(floor).target(target)
     }
 
-    /// Compares by time minus floor, in nanoseconds.
+    /// Compares the row by its time minus the floor's time, in nanoseconds.
     pub const fn less(self, floor: Floor, target: &'static str) -> Row {
         Row { compare: |ns, floor| ns - floor, ..self.over(floor, target) }
     }
 
-    /// Compares by floor over time: the gain in throughput.
+    /// Compares the row by the floor's time divided by the row's time, which is the gain in throughput.
     pub const fn speedup_of(self, floor: Floor, target: &'static str) -> Row {
         Row { compare: |ns, floor| floor / ns, ..self.over(floor, target) }
     }
 
-    /// Compares by time over floor, without a limit.
+    /// Compares the row by its time divided by the floor's time, without a target.
     pub const fn compared_with(self, floor: Floor) -> Row {
         Row { floor: Some(floor), ..self }
     }

@@ -438,8 +438,8 @@ impl Clocks {
         Some(clocks)
     }
 
-    /// Makes the host's clock the guests' clock from the epoch's beginning, because guests stamp with the
-    /// host's counter.
+    /// Uses the host's clock for the guests' timestamps from the epoch's beginning on, because the guests
+    /// read the host's counter.
     pub fn share(&mut self) {
         self.shared = true;
         self.host.base = self.host.base.min(self.began.saturating_sub(self.host.frequency));

@@ -52,7 +52,7 @@ fn ends_with(whole: &[u8], part: &[u8]) -> bool {
     !part.is_empty() && part.as_ptr_range().end == whole.as_ptr_range().end
 }
 
-/// Passes the escape of a byte on: `\n`, `\x1b`.
+/// Calls `piece` for each character of a byte's escape, such as `\n` or `\x1b`.
 fn escape(byte: u8, piece: &mut dyn FnMut(&str) -> fmt::Result) -> fmt::Result {
     ascii::escape_default(byte).try_for_each(|c| piece(char::from(c).encode_utf8(&mut [0; 4])))
 }

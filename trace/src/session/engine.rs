@@ -473,7 +473,7 @@ impl Engine {
     }
 }
 
-/// Runs one ring's turn in a pass. The turn takes a packet out of the ring. In a flight recorder without a
+/// Runs one ring's turn in a pass. The turn takes a packet out of the ring. But if a flight recorder has no
 /// snapshot in progress, the turn only reads the ring's schemas.
 fn run(
     recorder: Option<&Recorder>,

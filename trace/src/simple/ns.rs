@@ -36,8 +36,9 @@ impl Ns {
         self.ns + i128::from(ticks) * i128::from(rate)
     }
 
-    /// Once a second, continues from `raw` at the clock's present rate. The rate is corrected so that the
-    /// time is exact one second later. The time has no step at `raw`, so the time of no thread goes back.
+    /// If a second has passed since the last change of the rate, changes to the clock's present rate at
+    /// `raw`. The rate is corrected so that the time is exact one second later. The time has no step at
+    /// `raw`, so the time of no thread goes back.
     pub fn refresh(&mut self, clock: &HostClock, raw: u64) {
         if raw.saturating_sub(self.raw) < clock.frequency {
             return;

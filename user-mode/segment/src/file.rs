@@ -464,8 +464,8 @@ impl Segment {
         is_given
     }
 
-    /// Makes a ring zero and frees its pages, except the pages of a part. The part is given by the index of
-    /// its first word and by its number of words.
+    /// Fills a ring with zeros and frees the ring's pages, but keeps the pages of one part. The part is given
+    /// by the index of its first word and by its number of words.
     fn free_all_but(&self, client: u32, (first, words): (u64, u64)) -> io::Result<()> {
         let ring = self.geometry.ring_bytes;
         // The freed area goes from the part's end to the part's begin, as if the ring went on after its end.

@@ -55,9 +55,9 @@ fn times_have_small_bounds_without_root_on_the_host() {
         let kind = source.split_once(' ').map_or(&**source, |(_, name)| name);
         found.insert(kind.to_owned(), (half, all));
     }
-    // The kernel's recorder makes few points. Still, the median bound of the recorder's events is only 0.8 to
-    // 1.3 times the largest bound of a program that makes many points. If only the recorder's own points
-    // counted, the median bound would be 2 to 5 times that program's largest bound.
+    // The kernel's recorder makes few points. The program `ptp` makes many points. Still, the median bound on
+    // the error of the recorder's events is only 0.8 to 1.3 times the largest bound of `ptp`. If only the
+    // recorder's own points counted, the median bound would be 2 to 5 times the largest bound of `ptp`.
     assert!(2 * found["guest-kernel"].0 <= 3 * found["ptp"].1, "{found:?}");
     // The true distances are within the bounds.
     let (distances, bound) = distances(&session);

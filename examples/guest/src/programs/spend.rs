@@ -12,7 +12,7 @@ use crate::{Args, Board, store};
 pub fn run(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u32 {
     let [page, busy, gap, _] = args.params;
     let mut clock = Spinner { gap, ran: 0, away: 0 };
-    // SAFETY: the VMM has this device at the address of the argument.
+    // SAFETY: the argument `page` is the address at which the VMM has this device.
     let register = |register: u64, value: u64| unsafe { store(page + register, value, 8) };
     let before = || {
         // This point relates the clocks, outside of all regions.

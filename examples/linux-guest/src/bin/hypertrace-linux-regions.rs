@@ -100,7 +100,8 @@ fn parse<'a>(words: &[&'a str]) -> Option<(&'a str, Kind, Vec<usize>)> {
     Some((run, kind, cpus.filter(|cpus| !cpus.is_empty())?))
 }
 
-/// Makes a pipe from each thread to the next thread. Returns the ends of each thread.
+/// Makes a pipe from each thread to the next thread. Returns for each thread the pipe end from which the
+/// thread reads, and the pipe end to which the thread writes.
 fn pipes(threads: usize) -> Vec<(PipeReader, PipeWriter)> {
     let pipes = (0..threads).map(|_| pipe().expect("a pipe"));
     let (mut readers, writers): (Vec<_>, Vec<_>) = pipes.unzip();

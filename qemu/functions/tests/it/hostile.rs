@@ -128,7 +128,7 @@ fn damage_is_named_with_file_byte_and_reason() {
         records.display()
     );
     assert_eq!(summary.damage[0].to_string(), expected);
-    // In the damaged task, one call has lost its exit. The other task is whole.
+    // In the damaged task, one call has lost its exit. The other task has all its records.
     assert_eq!((summary.calls, summary.unfinished), (7, 1));
 }
 

@@ -343,8 +343,8 @@ impl<'a> Around<'a> {
         }
     }
 
-    /// If a gap lies between a point and a time that the kernel's events gave for the point, removes this
-    /// time, because a lost event could have given another time.
+    /// The kernel's events gave each reference point the times `reached` and `resumed`. Removes such a time
+    /// if a gap lies between the time and the point, because a lost event could have given another time.
     fn leave_out_gaps(&mut self) {
         if self.gaps.is_empty() {
             return;

@@ -216,8 +216,7 @@ pub(in super::super) fn own<'t>(
     }
     let (all, left) = (own.get(Part::Idle), times.total().saturating_sub(counted));
     own.0[Part::Idle as usize] = 0;
-    // Nothing says how the parent's polls divide the time that is in an inner span, but in none of the inner
-    // span's polls.
+    // Between the polls of an inner span, the parent may be busy, but nothing says which parts this time has.
     let undivided = counted.saturating_sub(idle).saturating_sub(polls);
     let own_idle = all.saturating_sub(idle).min(left);
     let mut own = without(own, undivided, left - own_idle);
