@@ -25,10 +25,10 @@
 //!
 //! [`Follow`] reads a session in rounds while the session is written.
 //!
-//! An exporter or a printer is a [`Consumer`], as is the closure above. [`Recording::read`] maps only the
-//! events that the consumer [`Needs`]. [`Recording::regions`] finds the [`regions`] and gives the consumer
-//! the intervals of threads. [`Recording::read_regions`] gives the consumer each region, with the event that
-//! begins the region.
+//! Exporters and printers are [`Consumer`]s, and the closure above is a consumer, too. [`Recording::read`]
+//! maps only the events that the consumer [`Needs`]. [`Recording::regions`] finds the [`regions`] and gives
+//! the consumer the intervals of threads. [`Recording::read_regions`] gives the consumer each region, with
+//! the event that begins the region.
 //!
 //! A [`KernelTrace`] is the trace of a kernel: `kernel.dat` of a session, or any trace.dat of trace-cmd. A
 //! [`FunctionTrace`] holds the entries and exits of a guest's functions.
@@ -39,9 +39,9 @@
 //! the warnings about regions, and say what could not be known. An unfinished end of a file is no damage,
 //! because a session stays readable if its writer is killed at any instant. The memory depends on the number
 //! of streams (64 KiB for each stream), but not on the size of a session. During the computation of clock
-//! maps, the memory also depends on the number of reference points: 500 bytes for each point, or 600 bytes
-//! with a trace of the kernel, and less than half of that afterwards. A thread that reads ahead holds up to
-//! five batches. A batch has at most 1,024 events, or at most 256 KiB and one event.
+//! maps, each reference point takes 500 further bytes, or 600 bytes with a trace of the kernel. After the
+//! computation, a point takes less than half of these bytes. A thread that reads ahead holds up to five
+//! batches. A batch has at most 1,024 events. A batch that has reached 256 KiB gets no further event.
 //!
 //! This crate writes nothing, repairs nothing on disk, and is not meant to run inside
 //! a VMM.

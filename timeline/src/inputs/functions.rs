@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Maximum total size in bytes of the functions whose fields all tasks of a trace keep for further records.
+/// Maximum total size in bytes of the fields of functions that the tasks of a trace keep for further records.
 /// Each task gets an equal share.
 const MAX_KEPT: usize = 32 << 20;
 
@@ -172,8 +172,8 @@ pub(crate) fn inputs<'a>(
 ) -> Result<Vec<Box<dyn Input + 'a>>> {
     let mut prefix = names.prefix(session).to_owned();
     prefix.push_str("functions/");
-    // The name is added only if the trace has a session, because the prefix already has the trace's name
-    // otherwise.
+    // The name is added only if the trace has a session. Without a session, the prefix already has the
+    // trace's name.
     if !is_one && functions.session.is_some() {
         prefix.push_str(&functions.name());
         prefix.push(':');

@@ -21,7 +21,7 @@ pub(crate) fn nanoseconds(time: Time) -> i64 {
     time.div_euclid(FRACTION.into()).clamp(i64::MIN.into(), i64::MAX.into()) as i64
 }
 
-/// Returns a distance of times in nanoseconds, rounded up.
+/// Converts the distance between two times to nanoseconds, rounded up.
 pub(crate) fn nanoseconds_up(distance: Time) -> u64 {
     let units = distance.clamp(0, i64::MAX.into()) as u64;
     units.div_ceil(FRACTION.unsigned_abs())
@@ -51,13 +51,13 @@ pub(crate) trait Input: Debug + Send {
         false
     }
 
-    /// Returns the index of the session whose events were left out, and the number of events that were left
-    /// out so far.
+    /// Returns the index of the input's session, and the number of the session's events that the input has
+    /// left out so far.
     fn left_out(&self) -> Option<(usize, u64)> {
         None
     }
 
-    /// Returns the faults that did not prevent the reading of entries, among the entries so far.
+    /// Returns the faults that were found so far and did not prevent the reading of entries.
     fn warnings(&self) -> Vec<Warning> {
         Vec::new()
     }

@@ -40,7 +40,7 @@ struct Holder {
     token: Option<u64>,
     name: String,
     shown: Option<Arc<Source>>,
-    /// Token of the last lease record's packet, and the host's thread in that record.
+    /// Token from the packet of the last lease record, and the host's thread in this record.
     thread: Option<(u64, Thread)>,
 }
 
@@ -73,7 +73,7 @@ impl Names {
         })
     }
 
-    /// Sets the name that a lease gives, with the token of the lease if it is known.
+    /// Sets the name that a lease gives, and the token of the lease if the token is known.
     pub fn lease(&mut self, SourceIndex(at): SourceIndex, token: Option<u64>, name: String) {
         let Holder { producer, thread, .. } = self.holders[at];
         self.holders[at] = Holder { producer, token, name, shown: None, thread };

@@ -13,9 +13,10 @@ use crate::event::EventKind;
 pub struct Needs {
     /// First Unix time that is needed, in nanoseconds.
     from_ns: Option<i64>,
-    /// For each session, a list that says for each class's id whether nobody needs the events of the class.
+    /// For each session, a list by the id of the class: an element is true if nobody needs the events of the
+    /// class.
     unneeded: Vec<Box<[bool]>>,
-    /// Whether the reader needs events of the classes in `unneeded` if the events' times are exact.
+    /// Whether events of the classes in `unneeded` are needed nevertheless if their times are exact.
     pub(crate) has_exact: bool,
     pub(crate) without_kernels: bool,
     pub(crate) without_functions: bool,
@@ -37,13 +38,13 @@ impl Needs {
         has_all_threads: false,
     };
 
-    /// Needs no event before this Unix time in nanoseconds, except events that say which thread holds a
-    /// client.
+    /// Leaves out the events before this Unix time in nanoseconds, except events that say which thread holds
+    /// a client.
     pub fn since(self, from_ns: Option<i64>) -> Needs {
         Needs { from_ns, ..self }
     }
 
-    /// Needs only the events in these sessions whose names `is_needed` accepts.
+    /// Leaves out the events in these sessions whose names `is_needed` does not accept.
     pub fn named(
         self,
         sessions: &[(Session, ClockMaps)],
@@ -64,24 +65,24 @@ impl Needs {
         Needs { unneeded, ..self }
     }
 
-    /// Needs no events of function traces.
+    /// Leaves out the events of function traces.
     pub fn without_functions(self) -> Needs {
         Needs { without_functions: true, ..self }
     }
 
-    /// Needs no bounds on the errors of times, so that bounds may be missing.
+    /// Says that the reader needs no bounds on the errors of times, so the timeline may leave out bounds.
     pub fn without_bounds(self) -> Needs {
         Needs { without_bounds: true, ..self }
     }
 
-    /// Needs only the events and losses of sessions, and no events or losses of kernels' traces and function
-    /// traces.
+    /// Leaves out the events and losses of kernels' traces and of function traces, so that only the events
+    /// and losses of sessions remain.
     pub fn of_sessions(self) -> Needs {
         Needs { without_kernels: true, ..self.without_functions() }
     }
 
-    /// Needs the events from which regions are computed: the events of kernels and of sessions. Events of the
-    /// classes in `unneeded` are needed only if their times are exact.
+    /// Returns the needs of a reader that computes regions: the events of kernels and of sessions. Events of
+    /// the classes in `unneeded` are needed only if their times are exact.
     pub(crate) fn of_regions(unneeded: Vec<Box<[bool]>>) -> Needs {
         let needs = Needs { unneeded, has_exact: true, has_all_threads: true, ..Needs::default() };
         needs.without_functions()

@@ -329,7 +329,8 @@ struct Open {
 }
 
 impl Open {
-    /// Adds the increase of the running total since the packet before to `lost`.
+    /// `discarded` is the running total of a packet. Adds the events that were lost since the packet before
+    /// to `lost`.
     fn lose(&mut self, lost: &mut u64, discarded: u64) {
         *lost = lost.saturating_add(discarded.saturating_sub(self.discarded));
         self.discarded = discarded.max(self.discarded);
@@ -358,9 +359,9 @@ impl<'a> Records<'a> {
         self.skipped.0
     }
 
-    /// Returns the timestamp of the last record that was skipped since the last call. The skipped record is
-    /// in the packet of the record that was read before the call, because the first record of each packet is
-    /// not skipped.
+    /// Returns the timestamp of the last record that was skipped since the last call. The skipped record
+    /// belongs to the same packet as the record that was read before the call, because the first record of
+    /// each packet is not skipped.
     pub(crate) fn take_skipped(&mut self) -> Option<u64> {
         self.skipped.1.take()
     }

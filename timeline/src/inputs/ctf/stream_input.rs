@@ -26,15 +26,15 @@ struct StreamInput<'a> {
     session: &'a Session,
     producer: Producer,
     place: SourceIndex,
-    /// Client for which a thread made the last record of a ring of the host, and place of the client's
-    /// source.
+    /// In a ring of the host: the client for which a thread made the last record, and the place of this
+    /// client's source.
     served: Option<(u32, SourceIndex)>,
     maps: &'a ClockMaps,
     stream: &'a Stream,
     records: Records<'a>,
     /// Stream class of the current packets, with the clock of this class.
     clock: Option<(u32, Ticks<'a>)>,
-    /// Time of the next entry. Before the next entry is read, the time of the last event.
+    /// Time of the next entry. Before the next entry is read, this field is the time of the last event.
     time: Time,
     /// Time of the record that was read last, until the record is taken. The record's source is determined
     /// when the timeline takes the record.
@@ -73,9 +73,9 @@ enum Within {
 /// Counts of lost events, from the packets of a stream.
 #[derive(Debug, Default)]
 struct PacketLosses {
-    /// Whether lost events are placed before the first event of the packet that counts them, because the lost
-    /// events were overwritten. If false, lost events are placed after the packet's last event, because the
-    /// ring was full of the packet's events and dropped further events.
+    /// If true, the lost events were overwritten, and are placed before the first event of the packet that
+    /// counts them. If false, the ring was full and the lost events were dropped, so the lost events are
+    /// placed after the packet's last event.
     are_before: bool,
     /// Number of lost events in all packets up to the current packet.
     total: u64,
@@ -301,8 +301,8 @@ impl StreamInput<'_> {
             if let Some(ticks) = self.records.take_skipped()
                 && let Some((_, clock)) = &mut self.clock
             {
-                // The time advances to the last skipped event, because a loss after the skipped events gets
-                // this time, and events of the next clock must not be earlier.
+                // The time advances to the last skipped event. A loss after the skipped events gets this
+                // time, and the events of the next clock must not be earlier.
                 self.time = self.time.max(clock.at(self.session, ticks).0);
             }
             let has_next = match next {
@@ -368,7 +368,7 @@ impl StreamInput<'_> {
             self.lost = self.losses.at_event(&self.records);
             if is_left_out && self.lost == 0 {
                 self.left_out += 1;
-                // The time advances, because a loss after the event that is left out gets the event's time.
+                // Only the time of the event is kept, because a loss after the event gets this time.
                 self.time = time;
                 continue;
             }

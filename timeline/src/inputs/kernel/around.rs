@@ -203,7 +203,7 @@ enum KernelEvent {
     },
     Entry,
     Exit,
-    /// An emulation, which also shows that the guest ran before the emulation.
+    /// An emulation of a guest's instruction. The event shows that the guest ran before the emulation.
     Emulation,
     /// A switch, at which the thread loses its CPU.
     Switch,
@@ -349,7 +349,7 @@ impl<'a> Around<'a> {
         if self.gaps.is_empty() {
             return;
         }
-        // Each gap is extended back to the earliest beginning of all gaps that end later.
+        // Each gap gets the earliest beginning of this gap and of all gaps that end later.
         self.gaps.sort_by_key(|gap| gap.1);
         let mut earliest = i64::MAX;
         for gap in self.gaps.iter_mut().rev() {
@@ -369,11 +369,12 @@ impl<'a> Around<'a> {
 }
 
 impl Served<'_> {
-    /// Moves behind the thread's reference points up to the time of an event of the thread.
+    /// Marks the thread's reference points up to the time of an event of the thread as passed.
     fn pass(&mut self, time: i64, margin: i64) {
         while let Some(sample) = self.samples.get_mut(self.passed).filter(|s| s.host <= time) {
             let stored = self.stored.take().filter(|(_, value)| *value as u32 == sample.seq);
-            // If no store of the point was found, the next events may belong to another point.
+            // If the thread's last store is not the store of the point, the next events may belong to another
+            // point.
             self.is_out = stored.is_some();
             if let Some((at, _)) = stored {
                 // If another trace has already set `reached`, the new value replaces the old value.
@@ -383,7 +384,7 @@ impl Served<'_> {
         }
     }
 
-    /// Takes an event after which the guest runs again.
+    /// Notes an event after which the guest runs again.
     fn resume(&mut self, time: i64, margin: i64) {
         let sample = self.passed.checked_sub(1).and_then(|last| self.samples.get_mut(last));
         // A store before this event cannot be the store of the next point.

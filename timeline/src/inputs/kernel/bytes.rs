@@ -38,7 +38,7 @@ impl<'a> Bytes<'a> {
         self.base + if self.plain { self.at as u64 } else { 0 }
     }
 
-    /// Returns a part that consists of `bytes`, the next bytes, with a position of its own.
+    /// Returns `bytes`, which must be the next bytes, as a part with a position of its own.
     pub fn part(&self, bytes: &'a [u8]) -> Bytes<'a> {
         Bytes { path: self.path, bytes, base: self.offset(), at: 0, plain: self.plain }
     }

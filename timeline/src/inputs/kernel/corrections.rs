@@ -13,16 +13,16 @@ use crate::error::Result;
 use crate::inputs::ctf::{GuestClock, Session};
 
 /// Divisor of the bound. At the readings of the map's points, corrected times may differ from the map's times
-/// by the bound divided by this number. Between two points the bound can be smaller than at both points, but
-/// the difference stays below a 16th of the bound even there.
+/// by the bound divided by this number. Between two points, the bound can be smaller than at both points.
+/// Even there, the difference stays below a 16th of the bound.
 const PART: u64 = 20;
 
 /// Maximum product of the time between two corrections and the difference of both corrections: half of the
 /// largest product that fits in 64 bits.
 const MAX_PRODUCT: u128 = 1 << 62;
 
-/// A guest's time with its correction, and the error that is allowed at this time if the correction is left
-/// out.
+/// A guest's time with its correction. `tolerance` is the largest error that is allowed at this time if the
+/// correction is left out.
 #[derive(Clone, Copy, Debug)]
 struct Knot {
     guest: u64,
@@ -43,8 +43,8 @@ impl Knot {
         Knot { guest, offset, tolerance }
     }
 
-    /// Returns the number of parts into which the line from the knot before must be cut, so that readers can
-    /// compute each part with 64 bits.
+    /// Returns the number of parts into which the line from the knot `before` to this knot must be cut, so
+    /// that readers can compute each part with 64 bits.
     fn parts(&self, before: &Knot) -> u64 {
         let product =
             u128::from(self.guest - before.guest) * u128::from(self.offset.abs_diff(before.offset));
@@ -53,8 +53,8 @@ impl Knot {
         (product.div_ceil(MAX_PRODUCT) as f64).sqrt().ceil().max(1.0) as u64
     }
 
-    /// Returns the slope of the line from the knot `before` to this knot, after the line's end is moved by
-    /// `moved` ticks.
+    /// Returns the slope of the line from the knot `before` to this knot. The offset of this knot is first
+    /// increased by `moved` ticks.
     fn slope(&self, before: &Knot, moved: i128) -> f64 {
         let rise = i128::from(self.offset) - i128::from(before.offset) + moved;
         rise as f64 / (self.guest - before.guest) as f64

@@ -60,10 +60,10 @@ pub(crate) struct CpuInput<'a> {
     /// Source of events that the CPU lost.
     lost: Option<Arc<Source>>,
     faults: Faults,
-    /// Time of the last event in the last page that has no fault that makes the page's times doubtful.
+    /// Time of the last event in the last page without damage. The times of a page with damage are doubtful.
     sound: Option<Time>,
-    /// Whether the current page has a fault that only damage explains. Every fault counts, except a cut file
-    /// or a format that cannot be read. `is_damaged` says whether the last page had such a fault.
+    /// Whether the current page has a fault that shows damage. Every fault counts, except a cut file or a
+    /// format that cannot be read. `is_damaged` says whether the last page had such a fault.
     has_damage: bool,
     is_damaged: bool,
 }
@@ -180,8 +180,8 @@ impl<'a> CpuInput<'a> {
         self.has_uncounted |= missed == Some(0);
     }
 
-    /// Successive calls return the number of lost events before the last event, if the kernel counted any;
-    /// then 0, if the kernel did not count all lost events; and then `None`.
+    /// Returns the number of events that the kernel counted as lost before the last event, if there are any.
+    /// Then returns 0 once, if the kernel did not count all lost events. After that, returns `None`.
     pub fn take_missed(&mut self) -> Option<u64> {
         match std::mem::take(&mut self.missed) {
             0 => std::mem::take(&mut self.has_uncounted).then_some(0),
@@ -232,13 +232,12 @@ impl<'a> CpuInput<'a> {
         self.sound.map(nanoseconds)
     }
 
-    /// Returns whether the last page has a fault that only damage explains. The caller must have read all
-    /// pages.
+    /// Returns whether the last page has a fault that shows damage. The caller must have read all pages.
     pub fn is_damaged(&self) -> bool {
         self.is_damaged
     }
 
-    /// Takes the time of the page's last event, unless the page has a fault.
+    /// Ends the page, and keeps the time of the page's last event if the page has no damage.
     fn end_page(&mut self) {
         self.is_damaged = std::mem::take(&mut self.has_damage);
         if !self.is_damaged {

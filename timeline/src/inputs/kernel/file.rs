@@ -573,7 +573,7 @@ fn check_page_size(bytes: &Bytes<'_>, size: u32) -> Result<u32> {
     Err(bytes.damaged(&expected, size))
 }
 
-/// Takes an option's data.
+/// Reads an option's length, and returns the option's data.
 fn option_data<'a>(bytes: &mut Bytes<'a>) -> Result<Bytes<'a>> {
     let len = bytes.u32("an option's length")?;
     let at = *bytes;

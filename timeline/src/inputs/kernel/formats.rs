@@ -10,9 +10,9 @@ use std::sync::OnceLock;
 #[derive(Debug)]
 pub(crate) struct Formats {
     texts: Vec<Text>,
-    /// Number of the text in `texts`, counted from 1, by the upper byte and the lower byte of an event's id.
-    /// The table is divided by the upper byte, so that ids without formats take little memory: a session may
-    /// have many traces.
+    /// Numbers of the texts in `texts`, counted from 1. The first index is the upper byte of an event's id,
+    /// and the second index is the lower byte. The table is divided by the upper byte, so that ids without
+    /// formats take little memory: a session may have many traces.
     by_id: Vec<Vec<u32>>,
     /// Format for events whose own format is missing.
     unknown: Format,
@@ -42,12 +42,12 @@ impl Formats {
         Formats { texts: Vec::new(), by_id: Vec::new(), unknown: Format::unknown() }
     }
 
-    /// Takes the formats of ftrace's own events: the number of texts, and then the texts.
+    /// Reads the formats of ftrace's own events: the number of texts, and then the texts.
     pub fn take_ftrace(&mut self, bytes: &mut Bytes<'_>) -> Result<()> {
         self.take_system("ftrace", bytes)
     }
 
-    /// Takes the formats of all other systems, with their names.
+    /// Reads the formats of all other systems, with the names of the systems.
     pub fn take(&mut self, bytes: &mut Bytes<'_>) -> Result<()> {
         let systems = bytes.u32("a number of systems of events")?;
         // The file's size limits the number of turns, because each system takes at least 5 bytes.

@@ -193,7 +193,7 @@ fn piece<'a>(
         return None;
     };
     let (data, (file, payload)) = (data.words()?, place?);
-    // The piece's bytes end at the end of the payload, because they are the last field.
+    // The piece's bytes are the last field of the record, so these bytes end at the end of the payload.
     let location =
         PieceLocation { file, at: payload + 8 * (record.payload.len() - data.len()) as u64 };
     bytes.clear();

@@ -10,8 +10,8 @@
 //! A thread is out of guest mode between `kvm_exit` and its next `kvm_entry`. After an exit that KVM handles
 //! at once, some kernels enter the guest again without `kvm_entry`. The next event is then another exit, and
 //! nothing is proven about the time between both exits. Nothing is proven about a time in which events of the
-//! host were lost, either. So an event that counts as outside of guest mode is certainly outside, but another
-//! event may be outside too.
+//! host were lost, either. So an event that counts as outside of guest mode is certainly outside. An event
+//! that counts as inside may be outside too.
 
 use super::{KernelTrace, TSC};
 use crate::clock::Line;
@@ -31,20 +31,20 @@ const FEWEST_EVENTS: usize = 16;
 /// Maximum number of pages from which the events of a CPU are taken, over all recordings of a guest.
 const MAX_PAGES: usize = 64;
 
-/// Maximum number of CPUs of a guest that are checked, maximum number of TSCs that are checked for the
-/// guest's clock, and maximum number of pairs of a CPU and a TSC over all clocks. Each clock has an equal
-/// share of the pairs.
+/// Maximum number of CPUs of a guest that are checked.
 const MAX_CPUS: u32 = 64;
+/// Maximum number of TSCs that are checked for one guest's clock.
 const MAX_TSCS: usize = 4;
+/// Maximum number of pairs of a CPU and a TSC over all clocks. Each clock has an equal share of the pairs.
 const MAX_PAIRS: usize = 1024;
 
 /// Maximum number of threads that run vCPUs. If there are more threads, no CPU is checked.
 const MAX_THREADS: usize = 4096;
 
-/// Maximum number of searches for the events of one guest's CPUs, which take some hundred milliseconds, and
-/// maximum number of searches for all guests. Each guest gets an equal share, because the events of a guest
-/// can lie at times at which no thread was in guest mode, which costs many searches. If a guest needs more
-/// searches, no CPU of this guest is checked.
+/// Maximum number of searches for the events of one guest's CPUs, and maximum number of searches for all
+/// guests. The searches for one guest take some hundred milliseconds. Each guest gets an equal share. If no
+/// thread was in guest mode at the events of a guest, this guest alone could use up all searches. If a guest
+/// needs more searches, no CPU of this guest is checked.
 const MAX_SEARCHES: (usize, usize) = (1 << 24, 1 << 26);
 
 /// Maximum number of reference points that are compared with each TSC, to choose the TSCs that the guest may
@@ -72,7 +72,7 @@ struct Word {
     tsc: GuestTsc,
     from: i64,
     until: i64,
-    /// Maximum error of a time from the TSC's line: the time may be too early by this difference.
+    /// Maximum error of a time from the TSC's line. The time may be too early by up to this difference.
     step: i64,
 }
 
@@ -88,7 +88,7 @@ struct Cpu {
 struct Mode {
     /// Host time since which the thread is out of guest mode.
     out: Option<i64>,
-    /// Whether the thread has lost its CPU since the time `out`, so that only `kvm_entry` brings the thread
+    /// Whether the thread has lost its CPU since the time `out`. If true, only `kvm_entry` brings the thread
     /// back to guest mode.
     is_off: bool,
     has_entered: bool,
@@ -153,18 +153,18 @@ impl GuestModes {
         Ok(modes)
     }
 
-    /// Takes the time of an event of the host. Only the first event counts.
+    /// Notes the time of the host's first event. Later calls change nothing.
     pub fn begin(&mut self, time: i64) {
         self.start.get_or_insert(time);
     }
 
-    /// Takes a time up to which events of the host may be missing. The caller must call this method before it
-    /// takes the events up to this time.
+    /// Notes a time up to which events of the host may be missing. The caller must call this method before it
+    /// passes the events up to this time.
     pub fn miss(&mut self, until: i64) {
         self.missing_until = self.missing_until.max(until);
     }
 
-    /// Takes a change of a vCPU's offset.
+    /// Notes a change of a vCPU's TSC offset.
     pub fn change(&mut self, time: i64, previous: i64, next: i64) {
         let is_its = |word: &&mut Word| word.tsc.offset == previous && next != previous;
         for word in self.words.iter_mut().filter(is_its).filter(|word| word.from <= time) {
@@ -172,7 +172,7 @@ impl GuestModes {
         }
     }
 
-    /// Takes a thread's `kvm_entry`. The entry happened at `time` or later.
+    /// Notes a thread's `kvm_entry`. The entry happened at `time` or later.
     pub fn enter(&mut self, tid: u32, time: i64) {
         // If no exit of the thread is known, the thread was out of guest mode from the first event on.
         let first = self.start.unwrap_or(time);
@@ -183,14 +183,14 @@ impl GuestModes {
         }
     }
 
-    /// Takes a thread's `kvm_exit`. The exit happened at `time` or earlier.
+    /// Notes a thread's `kvm_exit`. The exit happened at `time` or earlier.
     pub fn exit(&mut self, tid: u32, time: i64) {
         if let Some(mode) = self.mode(tid, None) {
             (mode.out, mode.is_off) = (Some(time), false);
         }
     }
 
-    /// Takes a thread's loss of its CPU. The loss happened at `time` or earlier.
+    /// Notes that a thread lost its CPU. The loss happened at `time` or earlier.
     pub fn lose_cpu(&mut self, tid: u32, time: i64) {
         if let Some(mode) = self.threads.get_mut(&tid) {
             // A thread that has no CPU is out of guest mode, even if the exit event is missing.
@@ -219,7 +219,7 @@ impl GuestModes {
         Some(self.threads.entry(tid).or_insert_with(new))
     }
 
-    /// Takes a time in which a thread was out of guest mode. Removes each CPU with an event in this time from
+    /// Notes a time in which a thread was out of guest mode. Removes each CPU with an event in this time from
     /// the CPUs that the thread may run.
     fn leave_out(&mut self, tid: u32, from: i64, until: i64) {
         if self.missing_until > from {
@@ -250,8 +250,8 @@ impl GuestModes {
         MAX_SEARCHES.0.min(MAX_SEARCHES.1 / self.searches.len().max(1))
     }
 
-    /// Returns the CPUs of which enough events were checked, with the threads that may have been in guest
-    /// mode at all these events. `end` is the time of the host's last event.
+    /// Returns the CPUs with enough checked events. Each CPU comes with the threads that may have been in
+    /// guest mode at all these events. `end` is the time of the host's last event.
     pub fn finish(mut self, end: i64) -> Vec<GuestCpu> {
         // Only threads with a `kvm_entry` count, because under some hypervisors `kvm_entry` never occurs.
         let off = self.threads.iter().filter(|(_, mode)| mode.is_off && mode.has_entered);

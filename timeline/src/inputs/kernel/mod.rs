@@ -89,7 +89,7 @@ pub struct KernelTrace {
     file: TraceFile,
     /// Index of the session to which the trace belongs.
     session: Option<usize>,
-    /// Name of the guest whose kernel was traced, from its host's trace.
+    /// Name of the guest whose kernel was traced. The name comes from the trace of the guest's host.
     guest: Option<String>,
     /// Values that convert the times of each buffer.
     times: Vec<Times>,
@@ -202,7 +202,8 @@ impl KernelTrace {
         let (added, own_bound) = (file.options.offset_ns, file.options.clock_bound_ns);
         let times = |buffer: &Buffer| {
             let scale = match file.options.tsc {
-                // The option with the TSC's scale counts for buffers of any clock, as in trace-cmd's reader.
+                // The option with the TSC's scale is valid for buffers of any clock, as in trace-cmd's
+                // reader.
                 Some(tsc) => Scale::Tsc(tsc, added),
                 None if IN_NANOSECONDS.contains(&&*buffer.clock) => Scale::Nanoseconds(added),
                 None => Scale::Ticks,
@@ -298,8 +299,8 @@ impl KernelTrace {
         }
     }
 
-    /// Takes the trace's raw ticks as ticks of the guest's clock in a session. The session's reference points
-    /// relate the guest's clock to the host's clock.
+    /// Puts the trace on the clock of a session's guest: the trace's raw ticks are ticks of this clock. The
+    /// session's reference points relate the guest's clock to the host's clock.
     ///
     /// # Errors
     /// If the clock of the trace differs from the clock of the guest, or one of these clocks is not known.
@@ -446,8 +447,8 @@ impl KernelTrace {
         self.steal_ms().map(|ms| ms.saturating_add(STEAL_STEP_MS))
     }
 
-    /// Returns the times in which the recorder saw a counter of stolen time increase, of the machine or of a
-    /// CPU. The times are Unix times in nanoseconds.
+    /// Returns the times in which the recorder saw a counter of stolen time increase. The counter is the
+    /// machine's counter or a CPU's counter. The times are Unix times in nanoseconds.
     pub(crate) fn steals(&self) -> Vec<Steal<i64>> {
         let ns = |ticks| self.of_counter(ticks).map(nanoseconds);
         let in_ns = |steal: &Steal<u64>| {
@@ -815,8 +816,8 @@ pub(crate) fn inputs<'a>(
     inputs.map(boxed).collect()
 }
 
-/// Returns the inputs that have the scheduling of the trace with this number: if the trace has a buffer of
-/// all threads, the inputs of this buffer, and otherwise all inputs of the trace.
+/// Returns the inputs that have the scheduling of the trace with this number. If the trace has a buffer of
+/// all threads, only the inputs of this buffer are returned. Otherwise, all inputs of the trace are returned.
 pub(crate) fn inputs_of_scheduling<'a>(
     number: usize,
     trace: &'a KernelTrace,
@@ -831,9 +832,9 @@ pub(crate) fn inputs_of_scheduling<'a>(
     trace.inputs(0, "").map(boxed).collect()
 }
 
-/// Returns the inputs of the buffer of all threads of the trace with this number, if the trace has this
-/// buffer. A loss is placed right after the event before the loss, so that the state of the CPU counts as
-/// unknown from there on.
+/// Returns the inputs of the buffer of all threads, for the trace with this number. If the trace has no such
+/// buffer, there are no inputs. A loss is placed right after the event before the loss, so that the state of
+/// the CPU counts as unknown from there on.
 pub(crate) fn inputs_of_cpus<'a>(
     number: usize,
     trace: &'a KernelTrace,

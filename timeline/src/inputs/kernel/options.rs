@@ -88,7 +88,8 @@ pub(crate) struct Options {
     pub steals: Vec<Steal<u64>>,
     /// Whether `steals` is empty because the file's list has a bad entry or is too long.
     pub has_bad_steals: bool,
-    /// TSCs that KVM gave to VMs, with the host's ticks at which the recorder first and last saw them.
+    /// TSCs that KVM gave to VMs. Each TSC comes with the host's ticks at which the recorder first and last
+    /// saw the TSC.
     pub tscs: Vec<KvmTsc<u64>>,
     /// Whether `tscs` is empty because the file's list has a bad entry or is too long.
     pub has_bad_tscs: bool,
@@ -144,7 +145,7 @@ impl Options {
         }
     }
 
-    /// Takes an option that both versions have.
+    /// Reads an option that both versions have.
     pub fn take(&mut self, option: u16, data: &mut Bytes<'_>) -> Result<()> {
         match option {
             id::DATE | id::OFFSET => {

@@ -70,8 +70,8 @@ impl<'a> PageReader<'a> {
         let decoder = || Box::new(FrameDecoder::new());
         let room = MAX_CONTENT / file.cpus() + MAX_RATIO.saturating_mul(cpu.len);
         let chunks = || Chunks { left: None, room, packed: Vec::new(), decoder: decoder() };
-        // Four bytes are added, because trace-cmd 3.1 does not count the bytes of the number of chunks in the
-        // size.
+        // Four bytes are added, because trace-cmd 3.1 writes a size without the four bytes of the number of
+        // chunks.
         let there = file.len.saturating_sub(cpu.at);
         let left = if is_compressed { (cpu.len + NUMBER).min(there) } else { cpu.len };
         PageReader {
@@ -99,7 +99,7 @@ impl<'a> PageReader<'a> {
         self.to - self.from + self.unused == self.page_size
     }
 
-    /// Returns a text that says where in the file a byte of the page lies.
+    /// Returns a text that names the place of one of the page's bytes in the file.
     pub fn place(&self, at: usize) -> String {
         match self.chunks {
             None => format!("byte {}", self.base + (self.from + at) as u64),
@@ -187,8 +187,8 @@ impl<'a> PageReader<'a> {
             None => self.u32()?,
         };
         let Some(more) = left.checked_sub(1) else {
-            // Up to four bytes of another part may follow, because trace-cmd 3.1 does not count the bytes of
-            // the number of chunks.
+            // Up to four bytes of another part may follow, because trace-cmd 3.1 writes a size without the
+            // four bytes of the number of chunks.
             if self.left > NUMBER {
                 let (path, expected) = (&self.file.path, "no bytes after the last chunk");
                 return Err(Error::damaged(path, self.at, expected, format!("{} more", self.left)));

@@ -198,7 +198,7 @@ fn conversion<'a>(
     Some(rest)
 }
 
-/// Takes a number of columns: digits, `*` for an argument, or nothing.
+/// Reads the number of columns of a conversion: digits, `*` for an argument, or nothing.
 fn count<'a>(format: &'a str, arguments: &mut Arguments<'_>) -> Option<(i64, &'a str)> {
     if let Some(rest) = format.strip_prefix('*') {
         return Some((signed_number(arguments.number(4)?, 4), rest));

@@ -17,7 +17,7 @@ pub(crate) struct Times {
     /// Map from a guest's clock to the clock of its host. If there is a map, `scale` is the scale of the
     /// host's clock.
     pub shift: Option<Arc<TimeShift>>,
-    /// Time that is added to each time.
+    /// Offset that is added to each time.
     pub offset: Option<Offset>,
     /// Bound on the error of all times against the timeline's host, in nanoseconds.
     pub bound: Option<u64>,
@@ -34,8 +34,8 @@ pub(crate) enum Scale {
     /// has the nanoseconds and the ticks of one moment.
     Derived(HostCounter, [(u64, u64); 2]),
     /// Ticks of a guest's clock that reference points relate to the host's clock. If there are two readings,
-    /// the times are nanoseconds that the guest's kernel derives from this clock, and each reading is a
-    /// reading of both clocks.
+    /// the times are nanoseconds that the guest's kernel derives from this clock. Each reading has the
+    /// nanoseconds and the clock's ticks of one moment.
     Guest(Box<GuestClock>, Option<[(u64, u64); 2]>),
     /// Ticks of the TSC with the factors that convert the ticks to nanoseconds, and the number of nanoseconds
     /// to add.

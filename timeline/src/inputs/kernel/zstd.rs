@@ -8,8 +8,8 @@
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 use std::io::Read;
 
-/// First bytes of a frame. If a frame was written without these bytes, the frame cannot begin with the same
-/// bytes by accident, because the byte at this place would have a reserved bit set.
+/// First bytes of each frame of zstd. A frame that was written without these bytes cannot begin with 0x28 by
+/// accident, because this value at the beginning would set a reserved bit.
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// Maximum window of a frame in bytes: the window of level 19 of zstd.
 const MAX_WINDOW: u64 = 8 << 20;
