@@ -121,8 +121,8 @@ fn finish(state: State) -> Result<Option<Summary>, Error> {
 /// Opens the remaining instances of a recording whose process has ended.
 ///
 /// # Errors
-/// If this process cannot find out whether instances exist. Without the pages in the instances' buffers, the
-/// recording would lack events.
+/// If this process cannot find out whether instances exist. If an instance exists, the recording without the
+/// pages in the instance's buffers would lack events.
 fn instances_of(json: &RecordingJson) -> Result<Vec<(Buffer, Instance)>, Error> {
     let is_possible = json.source == Source::Tracefs
         && json.boot_id == boot_id()
@@ -154,8 +154,8 @@ fn forget(root: &Dir, name: &str) -> Result<u64, Error> {
     Ok(dropped)
 }
 
-/// Returns the directory with modes for new files that give the same users access as the directory's present
-/// mode.
+/// Returns the directory, and chooses the mode of new files by the directory's present mode, so that the same
+/// users have access.
 pub(crate) fn shared_as_is(dir: Folder) -> Folder {
     let mode = dir.stat().map_or(0, |stat| stat.st_mode);
     let share = match mode & 0o055 {
@@ -226,8 +226,7 @@ mod tests {
         assert!(!folder.join("recording.json").exists(), "what is left is no recording");
         let whole = fs::read(dir.path().join(FILE)).unwrap();
         fs::remove_dir(folder.join("obstacle")).unwrap();
-        // The files are now as after a kill in the middle of a removal: the pages are removed, but the
-        // identity is not removed.
+        // A kill in the middle of a removal leaves these files: the identity, but no pages.
         fs::write(folder.join("recording.json"), serde_json::to_vec(&json()).unwrap()).unwrap();
         fs::write(folder.join("head"), "").unwrap();
 

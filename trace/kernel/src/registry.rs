@@ -1,8 +1,8 @@
 //! Directories of recordings in progress, by the names of their instances.
 //!
-//! A process that finds the instance of a killed process needs to know the directory to which the instance's
-//! data belong. An entry is a link to this directory, in a folder to which only the user can write. A restart
-//! of the machine empties this folder, and also removes the instances.
+//! If a process finds the instance of a killed process, it needs to know the directory of the instance's
+//! data. An entry is a link to this directory, in a folder to which only the user can write. A restart of the
+//! machine empties this folder, and also removes the instances.
 
 use crate::error::Error;
 use crate::owner::Owner;

@@ -112,7 +112,8 @@ fn add(folder: &Folder, name: &OsStr, mut options: Vec<u8>) -> Result<(), Error>
     write_at(&file, &end.to_ne_bytes(), last).map_err(failed("write"))
 }
 
-/// If a file has no second options section yet, returns the place in the file for the offset of this section.
+/// Returns the offset of the field that will hold the offset of a second options section. Returns `None` if
+/// the file has a second options section already, or if this crate has not made the file.
 fn place_of_next(file: &OwnedFd) -> io::Result<Option<u64>> {
     let mut begin = [0; PLACE_OF_OPTIONS + 8];
     read_at(file, &mut begin, 0)?;
@@ -217,8 +218,8 @@ mod tests {
         let folder = Folder::open(dir.path(), Share::Owner).unwrap();
         let (at, end) = (whole.len() - 5, whole.len());
         let mut damaged = vec![Vec::new(), whole[..9].to_vec(), whole[..at - 1].to_vec()];
-        // Each place makes one fault: version 6, a compressed file, options at another place, another
-        // section, a wrong size, a wrong size of an option, and more options.
+        // A change of the byte at each place makes one fault: version 6, a compressed file, options at
+        // another place, another section, a wrong size, a wrong size of an option, and more options.
         for place in [10, 18, PLACE_OF_OPTIONS, end - 5 - 40, end - 5 - 31, end - 5 - 22, at - 1] {
             let mut other = whole.clone();
             other[place] ^= 1;

@@ -6,8 +6,8 @@
 //! recorder was killed, another process that finds the files makes `kernel.dat`. A process that uses the
 //! folder locks the folder.
 //!
-//! The recording of a guest's kernel consists of the same files, but the events of a session hold the
-//! contents of the files.
+//! The recording of a guest's kernel consists of the same files, but without the folder: events of the
+//! session hold the contents of these files.
 
 use crate::clock::{Clock, Reading};
 use crate::error::Error;
@@ -34,16 +34,17 @@ pub(crate) const END: &str = "end.json";
 
 /// Maximum size of `head` in bytes. The formats of all events of a kernel take 4 MiB.
 pub(crate) const MAX_HEAD: usize = 64 << 20;
-/// Maximum size of the JSON files in bytes: room for the names of 65,536 threads, or for a session with all
-/// its streams.
+/// Maximum size of a JSON file in bytes. The names of 65,536 threads fit into this size, and also a session
+/// with all its streams.
 pub(crate) const MAX_JSON: usize = 64 << 20;
 
 /// The buffers of a recording. Each buffer is an instance of the kernel's trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Buffer {
-    /// The events that the caller has chosen, of the threads of the chosen processes
+    /// The events that the caller has chosen, recorded for the threads of the chosen processes
     Asked,
-    /// The events of all threads of the machine that tell which thread each CPU has, and what woke the thread
+    /// For all threads of the machine, the events that show which thread runs on each CPU, and what woke the
+    /// thread
     Cpus,
 }
 
@@ -89,7 +90,8 @@ pub(crate) struct RecordingJson {
     /// Clock of the pages.
     #[serde(default)]
     pub clock: Clock,
-    /// Reading of this clock and of the counter at the beginning. `None` if the clock is the counter.
+    /// A reading of this clock and of the counter when the recording began. `None` if the clock is the
+    /// counter.
     #[serde(default)]
     pub reading: Option<Reading>,
     /// Name of the owner. If the owner has an instance, the instance has the same name.
@@ -199,8 +201,7 @@ impl State {
         State { dir, folder }.locked()
     }
 
-    /// Returns true if the recording's file exists already: then only the removal of the folder remains to be
-    /// done.
+    /// Returns true if the recording's file exists already. In this case, the folder only has to be removed.
     pub fn is_complete(&self) -> Result<bool, Error> {
         exists(&self.dir, FILE)
     }
@@ -340,7 +341,7 @@ fn check_owner(at: &Folder, name: &str, stat: &Stat) -> Result<(), Error> {
     Ok(folder::check_owner(stat, &at.path().join(name))?)
 }
 
-/// Returns true if a file exists. If the system does not tell, returns an error.
+/// Returns true if a file exists. If the system refuses the check, returns an error.
 fn exists(at: &Folder, name: &str) -> Result<bool, Error> {
     match at.stat_of(name) {
         Ok(_) => Ok(true),

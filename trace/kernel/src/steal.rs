@@ -1,8 +1,8 @@
 //! Time that a hypervisor took from this machine's CPUs, if this machine is a guest itself.
 //!
-//! No event shows this time, because the thread that has the CPU keeps the CPU, but does not run. So a
-//! recording has the sum of the time, and the intervals in which the sum rose and in which the counter of
-//! each CPU rose.
+//! No event shows this time, because the system still counts the thread as running on the CPU. So a recording
+//! has the sum of the time. It also has the intervals in which the sum rose, and the intervals in which the
+//! counter of each CPU rose.
 
 use crate::pace::Pace;
 use hypertrace_abi::clock::ticks;
@@ -27,7 +27,7 @@ const CALM_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Rises {
     pace: Pace,
-    /// The counter of each CPU, and, under `None`, of all CPUs together.
+    /// The counters by CPU. The key `None` stands for the sum of all CPUs.
     counters: BTreeMap<Option<u32>, Counter>,
     /// Number of all rises.
     count: usize,
@@ -37,14 +37,15 @@ pub(crate) struct Rises {
 
 #[derive(Debug, Default)]
 struct Counter {
-    /// Ticks before the last reading of the counter, and the counter's value in milliseconds.
+    /// Ticks of the machine's counter just before the last reading, and the value that was read, in
+    /// milliseconds.
     at: u64,
     ms: u64,
     rises: Vec<Rise>,
 }
 
-/// A rise of a counter: ticks before a reading, ticks after the next reading, and the milliseconds that the
-/// hypervisor took in between.
+/// A rise of a counter between two readings: the ticks before the first reading, the ticks after the second
+/// reading, and the milliseconds that the hypervisor took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rise {
     from: u64,
@@ -115,8 +116,8 @@ impl Rises {
         }
     }
 
-    /// Reads the counters for the last time. Returns all rises in ticks: `FROM-TO:MS,FROM-TO:MS` of the sum,
-    /// and `CPU:FROM-TO:MS` of each CPU.
+    /// Reads the counters for the last time. Returns all rises, with their times in ticks: `FROM-TO:MS` for
+    /// each rise of the sum, and `CPU:FROM-TO:MS` for each rise of a CPU's counter.
     pub fn finish(&mut self) -> String {
         self.read_now();
         let all = self.counters.iter().flat_map(|(cpu, counter)| {
@@ -139,7 +140,8 @@ pub(crate) fn stolen_ms() -> Option<u64> {
     stolen().map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Returns the eighth number of the line for all CPUs (`None`), and of each CPU's line, in milliseconds.
+/// Returns the eighth number of each line that begins with `cpu`, in milliseconds. The line for all CPUs
+/// together has the key `None`.
 fn counters(stat: &str) -> impl Iterator<Item = (Option<u32>, u64)> {
     stat.lines().map_while(|line| line.strip_prefix("cpu")).filter_map(|line| {
         let (cpu, numbers) = line.split_once(' ')?;
@@ -153,8 +155,8 @@ fn counters(stat: &str) -> impl Iterator<Item = (Option<u32>, u64)> {
 mod tests {
     use super::*;
 
-    /// Returns the text of a /proc/stat with these steps as eighth numbers: `all` for all CPUs together, and
-    /// one of `cpus` for each CPU.
+    /// Returns the text of a /proc/stat. The eighth number is `all` in the line for all CPUs together, and an
+    /// entry of `cpus` in the line of each CPU.
     fn stat(all: u64, cpus: &[u64]) -> String {
         let line = |name: &str, steps| format!("{name} 1 2 3 4 5 6 7 {steps} 9 10\n");
         let cpus = cpus.iter().enumerate().map(|(cpu, steps)| line(&format!("cpu{cpu}"), steps));

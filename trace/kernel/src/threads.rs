@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) fn of(pid: u32) -> Result<Vec<u32>, Error> {
     let listed = std::fs::read_dir(format!("/proc/{pid}/task")).and_then(|entries| {
         let mut threads: Vec<u32> = Vec::new();
-        // The list has a bound, because the kernel limits the number of threads.
+        // The kernel limits the number of threads, and so the length of this list.
         for entry in entries {
             threads.extend(entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()));
         }
@@ -30,8 +30,8 @@ pub(crate) fn of(pid: u32) -> Result<Vec<u32>, Error> {
 /// start threads all the time.
 const MAX_PASSES: u32 = 100;
 
-/// Passes each thread of a process to `follow`, except for the thread `except`. From the call of `follow` on,
-/// the kernel also follows the threads that the thread starts. Returns the number of threads.
+/// Passes each thread of a process to `follow`, except for the thread `except`. As soon as `follow` is called
+/// for a thread, the kernel also follows the threads that this thread starts. Returns the number of threads.
 ///
 /// # Errors
 /// If there is no such process, or a thread cannot be followed.
@@ -80,8 +80,8 @@ impl Names {
     }
 
     /// Adds the names that the kernel noted. Each name has a line `PID NAME`, and the kernel notes one name
-    /// for each thread. If the text has several lines for a thread, only one line is the thread's: the other
-    /// lines are parts of other threads' names, because a name may contain line ends.
+    /// for each thread. If several lines have the number of one thread, only one of the lines is the thread's
+    /// own. A name may contain line ends, so the other lines are parts of the names of other threads.
     pub fn add_lines(&mut self, lines: &str) {
         let mut at = 0;
         // For each line: number of the thread, offset of the thread's name, offset of the line's end.
@@ -96,8 +96,8 @@ impl Names {
             }
             at += line.len();
         }
-        // The limit of a name in bytes also limits its characters: even a name that was not UTF-8 got at most
-        // one character for each byte.
+        // A name has at most this number of characters, because it has at most this number of bytes. If a
+        // name was not UTF-8, each byte became at most one character.
         let fits = |from, to| lines[from..to].chars().count() <= LONGEST;
         let is_own = |line: usize| {
             let (thread, _, end) = found[line];

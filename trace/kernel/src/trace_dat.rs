@@ -1,8 +1,8 @@
 //! Writes trace.dat, version 7: the file of trace-cmd(1) and KernelShark.
 //!
-//! A file consists of a head, sections, and options that refer to the sections, see trace-cmd.dat.v7(5). The
-//! manual page differs from the programs trace-cmd 3.1 to 3.3 in two points, in which this module follows the
-//! programs: the size of a section has 64 bits, and the option BUFFER has the size of a page.
+//! A file consists of a head, sections, and options that refer to the sections, see trace-cmd.dat.v7(5). In
+//! two points, the manual page differs from the programs trace-cmd 3.1 to 3.3. This module does the same as
+//! the programs: the size of a section has 64 bits, and the option BUFFER has the size of a page.
 
 use crate::clock::Clock;
 use crate::error::Error;
@@ -21,8 +21,8 @@ const VERSION: &[u8] = b"7\0";
 /// Size of a section's header in bytes: id, flags, name, size.
 pub(crate) const SECTION: usize = 2 + 2 + 4 + 8;
 
-/// Offset of the field that holds the offset of the options: after the magic bytes, the version, byte order
-/// and size of `long`, the size of a page, and the compression.
+/// Position of the field with the offset of the options section. Before this field come the magic bytes, the
+/// version, the byte order and size of `long`, the size of a page, and the compression.
 pub(crate) const PLACE_OF_OPTIONS: usize = MAGIC.len() + VERSION.len() + 2 + 4 + 6;
 
 /// Sections of the descriptions, in their order.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Minimum time between two readings.
 const PERIOD: Duration = Duration::from_millis(500);
 
-/// Maximum number of VMs that a reading reads, and also the maximum number of a VM's vCPUs.
+/// Maximum number of entries that a reading lists in a folder, which is the folder of KVM or of a VM.
 const MAX_ENTRIES: usize = 4096;
 
 /// The TSC of a vCPU: guest TSC = (host TSC × ratio >> bits) + offset.
@@ -42,8 +42,8 @@ impl Tsc {
     }
 }
 
-/// Ticks of the host's counter: after the first reading that found this TSC in a VM, and before the last such
-/// reading.
+/// Range of the host's counter in which readings found this TSC in a VM: from the ticks after the first such
+/// reading to the ticks before the last such reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
     from: u64,
@@ -63,7 +63,8 @@ pub(crate) struct Tscs {
     seen: BTreeMap<String, Option<BTreeMap<Tsc, Seen>>>,
     /// Number of noted TSCs, plus one for each VM without notes.
     noted: usize,
-    /// True if there was no room to note all TSCs. In this case, the notes prove nothing.
+    /// True if there was no room to note all TSCs. In this case, [`Tscs::finish`] returns no notes, because
+    /// incomplete notes prove nothing.
     has_more: bool,
 }
 
@@ -135,8 +136,8 @@ impl Tscs {
         if let Some(seen) = noted.get_mut(&tsc) {
             seen.until = seen.until.max(before);
         } else if noted.len() == MAX_TSCS_OF_VM {
-            // This VM's notes are dropped. So if a guest writes its TSC all the time, the times of other VMs
-            // do not get less exact.
+            // A guest may write its TSC all the time. Without notes on this VM, the notes have room for the
+            // TSCs of other VMs.
             self.noted -= noted.len() - 1;
             *of_vm = None;
         } else if self.noted < MAX_TSCS {

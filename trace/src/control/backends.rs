@@ -50,7 +50,7 @@ pub(super) fn switch(name: &str, on: bool) -> Result<String, String> {
     Ok(String::new())
 }
 
-/// Refuses to switch a backend, because this build has no backend but the session.
+/// Refuses to switch a backend, because a build without declared events has only the backend `session`.
 #[cfg(not(feature = "events"))]
 pub(super) fn switch(_name: &str, _on: bool) -> Result<String, String> {
     Err("there is no backend but the session: this VMM is built without declared events (the \

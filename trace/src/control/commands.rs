@@ -1,5 +1,6 @@
-//! Control of a session while a VM runs: the events that are on, the backends, and the rings' contents. Code
-//! controls a session by the methods, and users by commands of the monitor with the same effect.
+//! Control of a session while a VM runs: the events that are on, the backends, and the rings' contents. The
+//! VMM's code calls the methods of [`Session`](crate::Session). Users enter commands of the monitor, which
+//! have the same effect.
 
 use super::backends;
 use super::monitor::{Monitor, MonitorError};
@@ -31,7 +32,7 @@ impl Session {
         }
         let failed = WriteFailed::on("begin a trace in", path);
         let dir = engine.state.trace.destination.folder().map_err(failed)?.clone();
-        // Events so far belong to the former file.
+        // The events that were recorded before this call belong to the former file.
         engine.pass();
         let Engine { simple, state: TraceState { clocks, failures, .. }, .. } = &mut *engine;
         simple.set(path, &dir, &clocks.host, failures)
@@ -40,9 +41,9 @@ impl Session {
     /// Begins to serve the [commands](Session::execute) at the control socket in the session's directory.
     ///
     /// # Errors
-    /// If the socket cannot be made, or the session is written to a journal. A jail without `/proc` needs the
-    /// path of the session's directory to find the directory. So call this method before the process enters
-    /// such a jail.
+    /// If the socket cannot be made, or the session is written to a journal. A process in a jail without
+    /// `/proc` can find the directory only by its path. So call this method before the process enters such a
+    /// jail.
     pub fn serve(&self) -> Result<Monitor, MonitorError> {
         self.serve_after(|| Ok(()))
     }
@@ -88,7 +89,7 @@ impl Session {
                 self.set_simple_file(Path::new(path)).map_err(|e| error_chain(&e))?;
                 Ok(format!("writing to {path}"))
             }
-            // Without a path, the file stays, as in QEMU's monitor.
+            // Without a path, this command does nothing, as in QEMU's monitor.
             ["trace-file", "set"] => Ok(String::new()),
             ["trace-file", "flush"] => {
                 self.engine().pass();
@@ -166,7 +167,8 @@ impl Session {
 
     fn trace_file(&self, on: bool) -> Result<String, String> {
         let mut engine = self.engine();
-        // Events so far belong to the former state of the file.
+        // The events that were recorded before this call are written or dropped according to the former state
+        // of the file.
         engine.pass();
         match &mut engine.simple.file {
             Some(simple) => {

@@ -32,8 +32,8 @@
 //! error: no command "trace-events"
 //! ```
 //!
-//! * The last line is `ok`, or `error: ` and a message. If a message has several lines, the reply's last line
-//!   has the first line of the message, and the reply's text has the other lines.
+//! * The last line is `ok`, or `error: ` and a message. A message may have several lines. The first line is
+//!   then in the reply's last line, and the other lines are in the reply's text.
 //! * Each request gets one reply, and a blank request gets the reply `ok`. A client may send further requests
 //!   before it has read earlier replies. The monitor sends replies in the order of the requests.
 //! * Control characters in a reply are escaped (`\x1b`), so that a terminal can show the reply.
@@ -44,10 +44,10 @@
 //! # One client at a time
 //! Clients are served one after another, in the order in which they connect. Further clients wait in the
 //! socket's queue. While no other client waits, the served client may stay for as long as it likes. If
-//! another client waits, and the served client has neither completed a request nor read any part of a reply
-//! for [`IDLE`], the monitor closes the connection of the served client. Between two replies, the monitor
-//! sends a line `error: ...` before the close. Therefore a program that may pause connects anew for each
-//! command, as `hypertrace ctl` does.
+//! another client waits, the served client must complete a request or read a part of a reply within [`IDLE`].
+//! Otherwise the monitor closes the connection of the served client. If the client has received all earlier
+//! replies completely, the monitor first sends a line `error: ...` to the client. Therefore a program that
+//! may pause connects anew for each command, as `hypertrace ctl` does.
 //!
 //! # What it does not do
 //! The closure `execute` knows the commands, not the monitor. The monitor asks for no password, because the
@@ -221,8 +221,8 @@ impl<E: FnMut(&str) -> Result<String, String>> Server<E> {
             match self.listener.accept() {
                 Ok((stream, _)) => _ = self.converse(&stream),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {}
-                // No descriptors are left. The thread sleeps, because the listener stays readable and the
-                // loop would spin.
+                // No descriptors are left. Without a pause, this loop would spin, because the listener stays
+                // readable.
                 Err(_) => thread::sleep(BACK_OFF),
             }
         }
@@ -272,8 +272,8 @@ impl<E: FnMut(&str) -> Result<String, String>> Server<E> {
         }
     }
 
-    /// Waits until one of `fds` is ready, a signal arrives or the time is over. Returns for each of `fds`
-    /// true if the descriptor is ready. Returns `None` if the monitor ends.
+    /// Waits until one of `fds` is ready, a signal arrives or the time is over. The returned array has a true
+    /// for each descriptor that is ready. Returns `None` if the monitor ends.
     fn poll<const N: usize>(
         &self,
         fds: [PollFd<'_>; N],
@@ -307,8 +307,8 @@ fn is_closed(mut stream: &UnixStream) -> bool {
 /// Bytes that a client has sent.
 #[derive(Default)]
 struct Input {
-    /// Received bytes that are not executed yet. These bytes are fewer than the bytes of one line and of one
-    /// read together.
+    /// Received bytes that are not executed yet. The number of bytes is below the maximum size of a line plus
+    /// the size of one read.
     bytes: Vec<u8>,
     /// True inside a line that was too long.
     skipping: bool,
@@ -408,8 +408,8 @@ fn reply(result: Result<String, String>) -> Vec<u8> {
     reply.into_bytes()
 }
 
-/// Escapes control characters. A guest may have chosen the names and paths in a reply, which must not control
-/// the terminal of a user of socat.
+/// Escapes control characters. A guest may have chosen the names and paths in a reply. Without the escapes,
+/// such a name could control the terminal of a user of socat.
 fn escape(line: &str, out: &mut String) {
     for c in line.chars() {
         // Writing to a String does not fail.

@@ -1,15 +1,15 @@
 //! Clocks: linear maps from raw ticks to Unix time, for CTF readers.
 //!
-//! The session measures the host's clock: the clock's rate by CLOCK_MONOTONIC_RAW, whose rate no adjustment
-//! of the system's clock changes, and one anchor by CLOCK_REALTIME. So Unix time in a session is the Unix
-//! time of the session's start plus the time since the start, and does not follow later adjustments of the
-//! system's clock. The map of a guest's clock is an estimate that improves. The guest wrote each timestamp
-//! before the host saw the timestamp, so the smallest difference between the two times bounds the offset. A
-//! client can write any time, so each client has its own estimate, and the map of the clock is the estimate
-//! of the client in the middle. As soon as some clients have reference points, only these clients count.
-//! (`hypertrace-timeline` computes finer maps with error bounds from the reference points. The maps of this
-//! module are for all other readers.) Readers convert ticks to doubles, so ticks are counted from a base near
-//! the session's start.
+//! The session measures the rate of the host's clock by CLOCK_MONOTONIC_RAW, because no adjustment of the
+//! system's clock changes this rate. One reading of CLOCK_REALTIME anchors the clock. So Unix time in a
+//! session is the Unix time of the session's start plus the measured time since the start. Later adjustments
+//! of the system's clock do not change Unix time in the session. The map of a guest's clock is an estimate
+//! that improves. The guest wrote each timestamp before the host saw the timestamp, so the smallest
+//! difference between the two times bounds the offset. A client can write any time, so each client has its
+//! own estimate, and the map of the clock is the estimate of the client in the middle. As soon as some
+//! clients have reference points, only these clients count. (`hypertrace-timeline` computes finer maps with
+//! error bounds from the reference points. The maps of this module are for all other readers.) Readers
+//! convert ticks to doubles, so ticks are counted from a base near the session's start.
 
 use super::metadata::ClockEntry;
 use hypertrace_abi::clock::{Counter, CounterKind, Reason, frequency as told, ticks};
@@ -115,8 +115,8 @@ fn boot_ns_at(first: &Anchor) -> i128 {
 /// Number of further tries to read two clocks at the same instant.
 const TRIES: u32 = 8;
 
-/// Maximum time between two records that were already in the rings when the host began to serve the rings, in
-/// seconds: 30 days.
+/// Maximum span of the times of found records in seconds: 30 days. Records are found records if they were
+/// already in the rings when the host began to serve the rings.
 const FOUND_SECONDS: u64 = 30 * 24 * 3600;
 
 /// Maximum number of clients whose times bound one clock. The first clients count.
@@ -170,8 +170,8 @@ fn counter_name(kind: CounterKind) -> &'static str {
     }
 }
 
-/// Returns true if a guest's counter has the same kind as the host's counter and, unless the guest tells
-/// another rate, also the same rate.
+/// Returns true if a guest's counter has the kind of the host's counter and, if the guest tells a rate, also
+/// the rate of the host's counter.
 fn is_like_hosts(counter: Counter, host: &HostClock) -> bool {
     let far = counter.frequency.abs_diff(host.frequency);
     counter.kind != CounterKind::Other
@@ -198,7 +198,8 @@ pub struct GuestClock {
     bounds: Vec<(usize, (u64, u64))>,
     /// True if the pairs in `bounds` are from reference points.
     has_points: bool,
-    /// The pair of the source in the middle. This pair makes the map.
+    /// The pair of times that makes the map. The sources are sorted by their offsets, and this pair belongs
+    /// to the source in the middle.
     best: (u64, u64),
     /// Distance by which the map has moved since the map was published, in nanoseconds.
     moved: i128,
@@ -244,8 +245,8 @@ impl GuestClock {
     }
 
     /// Returns the maximum number of the clock's ticks since the epoch began: the host's time x 1.001 + 1 ms.
-    /// Records that were in the rings before may have any times within `FOUND_SECONDS`. If the rate is
-    /// assumed, the real rate may be as high as the host's rate.
+    /// The times of found records may span `FOUND_SECONDS`. If the rate is assumed, the real rate may be as
+    /// high as the host's rate.
     pub fn allowed(&self, host: &HostClock, now: u64) -> u64 {
         let least = if self.said.is_assumed { host.frequency } else { 0 };
         let frequency = self.frequency(host).max(least);
@@ -258,7 +259,8 @@ impl GuestClock {
         u64::try_from(ticks + ticks / 1000 + frequency / 1000).unwrap_or(u64::MAX)
     }
 
-    /// Returns the latest possible timestamp now, if `first` is a timestamp of this clock.
+    /// Returns the latest timestamp that the clock can have at the host's time `now`, if `first` is an
+    /// earlier timestamp of the clock.
     pub fn limit(&self, host: &HostClock, first: u64, now: u64) -> u64 {
         first.saturating_add(self.allowed(host, now))
     }
@@ -268,9 +270,9 @@ impl GuestClock {
         (self.base..=self.limit(host, self.first, now)).contains(&timestamp)
     }
 
-    /// Takes a pair of times of a source: when the host's counter was `host_raw`, the guest's time was
-    /// `guest` or later. A reference point is exact within the duration of an exit. So after the first
-    /// reference point, plain events count no more.
+    /// Bounds the clock by a pair of times of a source: when the host's counter was `host_raw`, the guest's
+    /// time was `guest` or later. A reference point is exact within the duration of an exit. So after the
+    /// first reference point, plain events count no more.
     pub fn bound(
         &mut self,
         host: &HostClock,
@@ -351,12 +353,12 @@ pub(crate) struct Clocks {
     pub is_recorder: bool,
     /// TSCs of guests. The VMM gave these values.
     pub guest_tscs: Vec<GuestTscJson>,
-    /// True if the maps differ from those in the metadata on disk.
+    /// True if the maps differ from the maps in the metadata on disk.
     pub changed: bool,
     /// Frequency of the host's clock in the metadata on disk, in ticks per second.
     described_frequency: u64,
-    /// Number of clocks in `classes.jsonl`, and number of clocks that `session.json` has had from the
-    /// beginning.
+    /// Number of clocks that are described already, either in `classes.jsonl` or in `session.json` at the
+    /// session's beginning.
     pub listed: u32,
     /// Number of clocks in the metadata on disk.
     pub described: u32,
@@ -404,7 +406,8 @@ impl Clocks {
         let host = HostClock::restore(host);
         let mut clocks = Clocks::new(host, epoch, Some(host.base), None);
         clocks.shared = json.programs;
-        // The rings hold ticks of the boot in the JSON file, which may be earlier than the present boot.
+        // The ticks in the rings belong to the boot in the JSON file, and the machine may have booted again
+        // since.
         clocks.boot_id.clone_from(&json.boot_id);
         clocks.guest_tscs.clone_from(&json.guest_tscs);
         for guest in guests.iter().take(MAX_SESSION_CLOCKS - 1) {
@@ -456,9 +459,9 @@ impl Clocks {
         // Each packet has its epoch, and the epoch never decreases in a file.
         self.epoch = epoch.max(self.epoch);
         // A flight recorder's rings hold older records. The next snapshot takes these records with the
-        // records of this epoch, so records may be as old as the session. After an epoch of found records,
-        // `began` stays: a guest may emit records while the host still takes the found records, and these new
-        // records belong to this epoch.
+        // records of this epoch, so records may be as old as the session. The epoch that follows an epoch of
+        // found records keeps `began`. A guest may emit records while the host still takes the found records,
+        // and these new records belong to the new epoch.
         if !self.is_recorder && (found.is_some() || !follows_found) {
             self.began = found.unwrap_or_else(ticks);
         }
@@ -487,8 +490,8 @@ impl Clocks {
         self.guest(clock).map_or(self.host.base, |guest| guest.base)
     }
 
-    /// Returns the latest timestamp that this clock can have now, for a lease whose first timestamp is
-    /// `first`.
+    /// Returns the latest timestamp that this clock can have now in a lease. The first timestamp of the lease
+    /// is `first`.
     pub fn limit(&self, clock: u32, first: u64, now: u64) -> u64 {
         match self.guest(clock) {
             Some(guest) => guest.limit(&self.host, first, now),
@@ -497,7 +500,7 @@ impl Clocks {
         }
     }
 
-    /// Returns the latest possible first timestamp of a lease now.
+    /// Returns the latest timestamp with which a lease can begin now.
     pub fn latest(&self, clock: u32, now: u64) -> u64 {
         let first = self.guest(clock).map_or(0, |guest| guest.first);
         self.limit(clock, first, now)
@@ -609,11 +612,11 @@ impl Clocks {
         (self.listed, self.described) == (clocks, clocks)
     }
 
-    /// Returns these clocks for the metadata.
+    /// Returns the entries of these clocks in the metadata.
     pub fn entries(&self, uuid: &[u8; 16], clocks: Range<u32>) -> Vec<ClockEntry> {
         let entry = |id: u32| {
             let mut uuid = *uuid;
-            // Each clock has its own UUID, made from the session's.
+            // Each clock has its own UUID, which is made from the session's UUID.
             for (byte, x) in uuid[12..].iter_mut().zip((id + 1).to_be_bytes()) {
                 *byte ^= x;
             }
@@ -627,7 +630,7 @@ impl Clocks {
         clocks.map(entry).collect()
     }
 
-    /// Returns these clocks for the JSON descriptions.
+    /// Returns the entries of these clocks in the JSON descriptions.
     pub fn to_json(&self, clocks: Range<u32>) -> Vec<ClockJson> {
         let clock = |id: u32| {
             let guest = self.guest(id);
@@ -716,8 +719,8 @@ mod tests {
         let host = host();
         let second = 1_000_000_000;
         let clock = guest(&host, 700 * second, 12 * second);
-        // The base is earlier by the 2 s since the epoch began, by 0.1 % of these 2 s and 1 ms, and by one
-        // second more.
+        // The base is 3.003 s before the first timestamp: the 2 s since the epoch began, 0.1 % of these 2 s,
+        // 1 ms, and one more second.
         assert_eq!(clock.base, 700 * second - 3 * second - 3_000_000);
         assert!(clock.fits(&host, 698 * second, 12 * second));
         assert!(!clock.fits(&host, 690 * second, 12 * second));
@@ -739,7 +742,7 @@ mod tests {
         let now = ticks();
 
         assert!(clocks.limit(clock, first, now) >= first + (now - at_first));
-        // The rings hold no found records any more, so the clock of this epoch allows less time.
+        // The rings hold no found records any more, so the limit of a clock in this epoch is lower.
         clocks.begin_epoch(3, None);
         let clock = clocks.for_guest(0, None, kind, first, ticks());
         assert!(clocks.limit(clock, first, ticks()) < first + (ticks() - at_first));
@@ -757,13 +760,14 @@ mod tests {
         let mut clock = guest(&host, 100_000_000_000, 11_000_000_000);
         let at_first = clock.offset_ns(&host);
         let ms = 1_000_000_i64;
-        // Each entry has a client, and the delay in ms by which the host saw a time of this client later than
-        // the time of the first pair.
+        // Each case adds a pair of times from a source, from a plain event or from a reference point.
+        // Compared with the first pair, the host saw the guest's time later by `later` ms. Then the clock
+        // must have moved by `expected` ms.
         for (source, is_point, later, expected) in [
             (0, false, 500, 500),
             (0, false, -100, -100),
             (0, false, 0, -100),
-            // If there are two clients, then the second client does not decide.
+            // With two clients, the first client alone decides.
             (1, false, -900, -100),
             (2, false, -300, -300),
             // As soon as a client has points, all plain events count no more.

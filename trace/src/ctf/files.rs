@@ -1,4 +1,5 @@
-//! The files of a trace. The files are in a directory, or a journal has the operations on the files.
+//! The files of a trace. The files are in a directory, unless the session is written to a journal. A journal
+//! has the operations on the files.
 
 use super::appended::Appended;
 use super::journal::Journal;

@@ -44,8 +44,9 @@ pub(crate) struct Journal {
     sent: usize,
     /// Sequence number of the next frame.
     sequence: u64,
-    /// At the session's end, the instant from which on frames may wait for the reader. The value returns to
-    /// `None` if the reader has taken no byte for [`PATIENCE`].
+    /// Instant at which the session's end began to wait for the journal's reader. The value is `None` before
+    /// the session's end, and returns to `None` if the reader has taken no byte for [`PATIENCE`]. The journal
+    /// then refuses frames instead of waiting.
     patient: Option<Instant>,
     /// True if the reader is gone. The journal then takes no more frames, because a new reader would begin in
     /// the middle of a frame.
@@ -102,18 +103,19 @@ impl Journal {
         self.send(Kind::Create, name, len, head)
     }
 
-    /// Writes a packet together with the header of the filler that follows the packet, or only the header of
-    /// the filler.
+    /// Writes a packet and the header of the filler after the packet. If there is no packet, `bytes` has only
+    /// the header of the filler.
     pub fn write(&mut self, name: &str, bytes: &[u8], at: u64) -> io::Result<()> {
         self.send(Kind::Write, name, at, bytes)
     }
 
-    /// Closes a stream file, and cuts it to the length `end` if that is given.
+    /// Closes a stream file. If `end` is given, first cuts the file to this length.
     pub fn close(&mut self, name: &str, end: Option<u64>) -> io::Result<()> {
         self.send(Kind::Close, name, end.unwrap_or(frame::KEEP), &[])
     }
 
-    /// From this call on, the journal first waits for the reader before it refuses a frame.
+    /// From this call on, if the buffer is full, the journal waits for the reader, and refuses a frame only
+    /// after this wait.
     pub fn block_until_drained(&mut self) {
         self.patient = Some(Instant::now());
     }

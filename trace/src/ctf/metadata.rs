@@ -42,7 +42,7 @@ pub struct ClassEntry<'a> {
     pub body: &'a str,
 }
 
-/// Names of the words that precede the own fields of a reference point.
+/// Names of the fields that stand before the schema's own fields in a reference point.
 pub const REFERENCE_FIELDS: [&str; 4] = ["client", "cpu", "seq", "guest_time"];
 
 /// Size of a page of the file in bytes. The kernel writes a page whole or not at all.
@@ -190,8 +190,8 @@ pub fn class_body(schema: &Schema<'_>, reference_point: bool) -> String {
 
 fn write_body(out: &mut String, schema: &Schema<'_>, reference_point: bool) -> fmt::Result {
     write!(out, "\tname = \"{}\";\n\tfields := struct {{\n", schema.name())?;
-    // The guest's own fields get their names first, so the names of the reference fields change if two names
-    // are equal.
+    // The guest's own fields get their names first. If a reference field has the same name, the reference
+    // field gets another name.
     let mut taken = BTreeSet::new();
     let fields =
         schema.fields().map(|f| (free_name::<()>(format!("_{}", f.name), &mut taken, &[]), f.ty));
@@ -260,7 +260,7 @@ mod tests {
         let field = |n: usize| format!("{}{n:x}:str", "a".repeat(MAX_NAME - 1));
         let fields: Vec<String> = (0..MAX_FIELDS).map(field).collect();
         let largest = class(&format!("{}({})", "n".repeat(MAX_NAME), fields.join(",")), true);
-        // If names clash, then the text has longer names.
+        // If names clash, the text gets longer, because free names are longer.
         let field = |n: usize| format!("{}:str", "_".repeat(MAX_NAME - n));
         let fields: Vec<String> = (0..MAX_FIELDS).map(field).collect();
         let clashing = class(&format!("{}({})", "n".repeat(MAX_NAME), fields.join(",")), true);

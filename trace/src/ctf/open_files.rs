@@ -78,7 +78,7 @@ impl OpenFiles {
         write_at(self.get(name, inode)?, bytes, at)
     }
 
-    /// Cuts the file to the length `end`, if that is given, and closes it.
+    /// If `end` is given, first cuts the file to this length. Then closes the file.
     pub fn close(&mut self, name: &str, inode: Inode, end: Option<u64>) -> io::Result<()> {
         let cut = match end {
             Some(end) => self.get(name, inode).and_then(|file| set_len(file, end)),

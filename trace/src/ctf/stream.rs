@@ -1,13 +1,13 @@
 //! The files of a stream, which any reader can read at every instant.
 //!
 //! A stream file has its full size from the start and ends in a *filler*: an empty packet that reaches to the
-//! file's end. First, one write puts the body of a new packet and the header of the next filler inside the
-//! old filler, after the place for the packet's header. No reader sees any of these bytes yet. Then a second
-//! write puts the packet's header over the old filler's header. This second write is the commit: it has 128
-//! bytes and crosses no page. So if the process is killed at any instant, readers can read the file to its
-//! end. Only `pwrite` is used, so a full disk is an error and never a signal. A limit of the file size
-//! (RLIMIT_FSIZE) is an error, too, because the full size is compared with the limit before the file is made.
-//! The limit causes a signal only if the process lowers the limit later.
+//! file's end. A packet is written in two steps. First, one write puts the packet's body and the header of
+//! the next filler inside the old filler, but leaves out the packet's header. No reader sees any of these
+//! bytes yet. Then a second write puts the packet's header over the old filler's header. This second write is
+//! the commit: it has 128 bytes and crosses no page. So if the process is killed at any instant, readers can
+//! read the file to its end. Only `pwrite` is used, so a full disk is an error and never a signal. A limit of
+//! the file size (RLIMIT_FSIZE) is an error, too, because the full size is compared with the limit before the
+//! file is made. The limit causes a signal only if the process lowers the limit later.
 
 use super::files::{FileId, Files};
 use super::packet_buffer::PacketBuffer;

@@ -19,13 +19,14 @@ const MAX_ADDRESS: usize = 108;
 /// Maximum number of clients that wait in the socket's queue. Further clients wait in connect(2).
 const QUEUE: i32 = 128;
 
-/// Connects to the monitor of the session in `dir`. The path may be longer than the path of a socket's
+/// Connects to the monitor of the session in `dir`. `dir` may be longer than the longest path in a socket's
 /// address. The stream is blocking.
 ///
 /// # Errors
-/// `NotFound` or `NotADirectory` if there is no such directory or no socket in it, `ConnectionRefused` if no
-/// process listens there, `PermissionDenied` if the socket is another user's, `TimedOut` if a process listens
-/// but accepts no client within `timeout`.
+/// - `NotFound` or `NotADirectory` if the directory does not exist or has no socket
+/// - `ConnectionRefused` if no process listens at the socket
+/// - `PermissionDenied` if the socket belongs to another user
+/// - `TimedOut` if a process listens but accepts no client within `timeout`
 pub fn connect(dir: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let begun = Instant::now();
     // The flag PATH opens the directory even if the caller may not read the directory.
@@ -58,9 +59,9 @@ fn try_connect(address: &Path) -> io::Result<UnixStream> {
     Ok(socket.into())
 }
 
-/// Returns a path to `name` in an open directory. The path goes through the descriptor, so that the path
-/// cannot lead to a new directory in the place of the open one. Without `/proc`, as for a VMM in a jail, the
-/// function returns a path through the directory's own path, if this path fits an address.
+/// Returns a path to `name` in an open directory. The path goes through the descriptor. So the path leads to
+/// the open directory even if another directory has taken its name. If there is no `/proc`, as for a VMM in a
+/// jail, the function returns `path` with the name, if this fits an address.
 fn address(directory: &impl AsRawFd, path: &Path, name: impl AsRef<OsStr>) -> PathBuf {
     let by_descriptor = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
     let direct = path.join(name.as_ref());
@@ -207,7 +208,7 @@ mod tests {
         let [own, moved] = ["own", "moved"].map(|name| dir.path().join(name));
         fs::create_dir(&own).unwrap();
         let (_listener, entry) = listen(Folder::open(&own, Share::Owner).unwrap(), "s").unwrap();
-        // A new directory gets the path, and has an entry for the same socket.
+        // Another directory gets the old path, and has a second entry for the same socket.
         fs::rename(&own, &moved).unwrap();
         fs::create_dir(&own).unwrap();
         fs::hard_link(moved.join("s"), own.join("s")).unwrap();
