@@ -403,6 +403,39 @@ pub fn compared(of: &[Recorded], other: &[Recorded]) -> String {
     out
 }
 
+/// Returns the exits of which each boot of `many` has clearly more than each boot of `few`, with the difference
+/// of the least times and of the numbers. The largest difference of times comes first.
+fn more_exits<'a>(few: &Column, many: &'a Column) -> Vec<(u64, u64, &'a str)> {
+    let touched = many.exits.iter().flat_map(BTreeMap::keys).collect::<BTreeSet<_>>();
+    let more = touched.into_iter().filter_map(|what| {
+        let ((_, most, ns_before), (least, _, ns)) = (few.of(what), many.of(what));
+        let is_clear = least > most + most * CLEAR.0 / 100 + CLEAR.1;
+        is_clear.then(|| (ns.saturating_sub(ns_before), least - most, &**what))
+    });
+    let mut more = Vec::from_iter(more);
+    more.sort_by(|a, b| b.cmp(a));
+    more
+}
+
+/// Returns what each boot of `many` has clearly more of than each boot of `few`, for at least `least`
+/// nanoseconds: first waits behind other threads, then exits without halts. The second list has the halts.
+/// Each cause has its time. `words` say that a number and a time are larger, or smaller.
+fn causes(few: &Column, many: &Column, least: u64, words: [&str; 2]) -> [Vec<(u64, String)>; 2] {
+    let [more, longer] = words;
+    let behind = clearly_more(&few.behind, &many.behind).into_iter().map(|(ns, name)| {
+        let name = Escaped(name.as_bytes());
+        (ns, format!("{} {longer} waiting for a CPU behind {name}", time(ns)))
+    });
+    let (halts, exits): (Vec<_>, Vec<_>) =
+        more_exits(few, many).into_iter().partition(|(.., what)| HALTS.contains(what));
+    let exit = |(ns, count, what): (u64, u64, &str)| {
+        (ns, format!("{} exits {more} by {what} ({})", grouped(count), time(ns)))
+    };
+    let matters = |cause: &(u64, String)| cause.0 >= least;
+    let all = behind.chain(exits.into_iter().map(exit)).filter(matters).take(MAX_CAUSES);
+    [all.collect(), halts.into_iter().map(exit).filter(matters).collect()]
+}
+
 /// Returns the sentence that says which side is slower, in which stage, and because of what. `boots`: the
 /// durations of each side's boots in nanoseconds.
 fn verdict(rows: &[(String, &Column, &Column)], boots: [&[u64]; 2]) -> String {
@@ -414,58 +447,60 @@ fn verdict(rows: &[(String, &Column, &Column)], boots: [&[u64]; 2]) -> String {
     let stage = rows.iter().max_by_key(|(_, a, b)| gain(a.min(), b.min()));
     let Some((name, a, b)) = stage else { return "there are no stages".into() };
     let (few, many) = if is_slower { (a, b) } else { (b, a) };
-    let touched = many.exits.iter().flat_map(BTreeMap::keys).collect::<BTreeSet<_>>();
-    let mut causes = Vec::new();
-    for what in touched {
-        let ((_, most, ns_before), (least, _, ns)) = (few.of(what), many.of(what));
-        // An exit reason is a cause only if each boot of one side has more such exits than each boot of the
-        // other side.
-        if least > most + most * CLEAR.0 / 100 + CLEAR.1 {
-            causes.push((ns.saturating_sub(ns_before), least - most, what));
-        }
-    }
     let (change, spread) = (from.abs_diff(to), (a_most - from).max(b_most - to));
-    // Something that makes up less than a tenth of the change is no cause of the change.
-    let matters = |more: &(u64, String)| more.0 >= change / 10;
-    let behind = clearly_more(&few.behind, &many.behind);
-    let behind = Vec::from_iter(behind.into_iter().filter(matters));
     if change <= spread || change <= from / 20 {
         return format!(
-            "no difference is clear: the fastest boots took {} and {}, and boots of one side differ by up to {}",
+            "no difference is clear: the fastest boots took {} and {}, and boots of one side differ by up to {}{}",
             time(from),
             time(to),
-            time(spread)
+            time(spread),
+            counted(rows, from.min(to) / 20)
         );
     }
-    let word = if is_slower { "slower" } else { "faster" };
-    let in_stage = time(gain(a.min(), b.min()));
-    // Halts come last, because an idle vCPU is mostly an effect and not a cause.
-    causes
-        .sort_by_key(|(ns, count, what)| (HALTS.contains(&what.as_str()), Reverse((*ns, *count))));
-    let side = if is_slower { "more" } else { "fewer" };
-    let exits = causes.iter().map(|(ns, count, what)| {
-        format!("{} exits {side} by {what} ({})", grouped(*count), time(*ns))
-    });
-    let less = if is_slower { "more" } else { "less" };
-    let behind = behind.iter().map(|(ns, name)| {
-        format!("{} {less} waiting for a CPU behind {}", time(*ns), Escaped(name.as_bytes()))
-    });
-    let mut named = Vec::from_iter(behind.chain(exits).take(MAX_CAUSES));
+    // Something that makes up less than a tenth of the change is no cause of the change.
+    let least = change / 10;
+    let (word, words) =
+        if is_slower { ("slower", ["more", "more"]) } else { ("faster", ["fewer", "less"]) };
+    let [mut named, halts] = causes(few, many, least, words);
     if named.is_empty() {
-        let parts = clearly_more(&few.parts, &many.parts).into_iter().filter(matters);
-        let parts = parts.map(|(ns, part)| format!("{} {less} {part}", time(ns)));
-        named.extend(parts.take(MAX_CAUSES));
+        let parts = clearly_more(&few.parts, &many.parts).into_iter();
+        let parts = parts.filter(|(ns, _)| *ns >= least);
+        let parts = parts.map(|(ns, part)| (ns, format!("{} {} {part}", time(ns), words[1])));
+        named.extend(parts);
     }
+    // Halts come last, because an idle vCPU is mostly an effect and not a cause.
+    named.extend(halts);
+    let named = Vec::from_iter(named.into_iter().take(MAX_CAUSES).map(|(_, cause)| cause));
     let named = match named.is_empty() {
         true => "nothing is clearly more in each boot".into(),
         false => format!("with {}", named.join(", ")),
     };
-    let few = if boots.iter().any(|side| side.len() < 2) {
+    let few_boots = if boots.iter().any(|side| side.len() < 2) {
         "; boots vary, so record several boots of each side (-n)"
     } else {
         ""
     };
-    format!("boot is {} {word}: {in_stage} of it in \"{name}\", {named}{few}", time(change))
+    let in_stage = time(gain(a.min(), b.min()));
+    format!("boot is {} {word}: {in_stage} of it in \"{name}\", {named}{few_boots}", time(change))
+}
+
+/// Returns what each boot of one side has clearly more of, for at least `least` nanoseconds, in the stage with
+/// the most such time. Exits repeat from boot to boot even where durations do not.
+fn counted(rows: &[(String, &Column, &Column)], least: u64) -> String {
+    let sides =
+        rows.iter().flat_map(|(name, a, b)| [(name, "second", a, b), (name, "first", b, a)]);
+    let found = sides.map(|(name, side, few, many)| {
+        let [causes, _] = causes(few, many, least, ["more", "more"]);
+        (causes, name, side)
+    });
+    let most = found.max_by_key(|(causes, ..)| causes.iter().map(|(ns, _)| *ns).sum::<u64>());
+    match most {
+        Some((causes, name, side)) if !causes.is_empty() => {
+            let causes = Vec::from_iter(causes.into_iter().map(|(_, cause)| cause)).join(", ");
+            format!("; but in \"{name}\", each boot of the {side} side has {causes}")
+        }
+        _ => String::new(),
+    }
 }
 
 #[cfg(test)]
@@ -508,6 +543,35 @@ mod tests {
         let text = said(&stage(50_000, 20_000, 500, 8_000), &normal);
         assert!(text.contains("faster: ") && text.contains("19,000 exits fewer by pio"), "{text}");
         let text = said(&normal, &stage(10_030, 1_010, 510, 8_030));
-        assert!(text.starts_with("no difference is clear"), "{text}");
+        assert!(text.starts_with("no difference is clear") && !text.contains("but"), "{text}");
+    }
+
+    #[test]
+    fn exits_that_take_little_of_the_change_are_no_cause() {
+        let mut slow = stage(50_000, 1_000, 500, 48_000);
+        // A guest that computes for longer has more interrupts of its timer.
+        let ticks = |count: u64| Vec::from([("interrupt".to_owned(), (count, 10))]);
+        slow.exits.iter_mut().for_each(|exits| exits.extend(ticks(500)));
+
+        let text = said(&stage(10_000, 1_000, 500, 8_000), &slow);
+
+        assert!(text.contains("with 39.1us more guest of vCPU 0"), "{text}");
+        assert!(!text.contains("interrupt"), "{text}");
+    }
+
+    #[test]
+    fn counts_that_differ_in_each_boot_are_named_although_durations_overlap() {
+        let (mut a, mut b) = (stage(10_000, 1_000, 500, 8_000), stage(30_000, 20_000, 500, 8_000));
+        (a.times[1], b.times[1]) = (90_000, 95_000);
+
+        let text = said(&a, &b);
+
+        assert!(text.starts_with("no difference is clear: "), "{text}");
+        let why = "but in \"kernel\", each boot of the second side has 19,000 exits more by pio read 0x71";
+        assert!(text.contains(why), "{text}");
+        assert!(
+            said(&b, &a).contains("each boot of the first side has 19,000 exits more"),
+            "{text}"
+        );
     }
 }
