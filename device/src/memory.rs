@@ -296,8 +296,8 @@ impl Memory {
     /// device has guests.
     ///
     /// # Errors
-    /// If a page is beyond this memory, which is then unchanged, or if the host has no memory: the contents
-    /// are then unknown.
+    /// If a page is beyond the end of this memory, or if the host has no memory for the pages. In the first
+    /// case, the contents are unchanged. In the second case, the contents are unknown.
     pub fn load(&self, saved: &[Pages]) -> Result<(), RestoreError> {
         let most = Memory::file_size(&self.geometry);
         if let Some(found) = saved.iter().map(Pages::end).find(|end| *end > most) {
@@ -312,8 +312,9 @@ impl Memory {
         Ok(())
     }
 
-    /// Returns a function that tells whether a restored machine needs the page at an offset of the file: a
-    /// page in the used part of a region and, in a ring, in the live part.
+    /// Returns a function that tells whether a restored machine needs the page at an offset of the file. The
+    /// machine needs the pages in the used part of a region. Of a ring, it needs only the pages in the live
+    /// part.
     fn needed_pages(&self) -> impl Fn(u64) -> bool {
         let geometry = self.geometry;
         let words = std::array::from_fn(|at| self.config.words()[at].load(Relaxed));
@@ -372,7 +373,8 @@ impl Memory {
 }
 
 /// Stores bytes to a word or a part of it. The other bytes keep what other CPUs store to them at the same
-/// time. If another CPU stores to the same bytes, they become a mixture: the guest races with itself.
+/// time. If another CPU stores to the same bytes at the same time, the bytes become a mixture of both stores:
+/// the guest races with itself.
 fn store_bytes(word: &AtomicU64, part: Range<usize>, data: &[u8]) {
     // ORDERING: pairs with the host's Acquire loads: the guest's earlier stores, which
     // trapped as well, are complete.
@@ -384,7 +386,7 @@ fn store_bytes(word: &AtomicU64, part: Range<usize>, data: &[u8]) {
     for ((flip, old), new) in flips[part.clone()].iter_mut().zip(&old[part]).zip(data) {
         *flip = old ^ new;
     }
-    // ORDERING: as above. A compare-and-exchange could fail as often as the guest likes; an exclusive-or
+    // ORDERING: as above. A guest could make a compare-and-exchange fail again and again, but an exclusive-or
     // cannot fail.
     word.fetch_xor(u64::from_le_bytes(flips), Ordering::Release);
 }

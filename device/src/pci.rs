@@ -3,7 +3,7 @@
 //! The PCI function: 64 bytes of config space in front of the chip.
 //!
 //! Type 0 header of the PCI Local Bus Specification 3.0, section 6.1. Each dword has a value and a mask of
-//! the bits that a guest can change, by which BAR sizing works, too.
+//! the bits that a guest can change. The sizing of BARs works by this mask, too.
 
 use crate::chip::Chip;
 use crate::counter::Counter;
@@ -227,7 +227,8 @@ impl PciFunction {
     }
 
     /// Restores config space. Calls `changed` for each BAR whose decoded address changes. If the function is
-    /// new, these are the BARs that were decoded in the snapshot. Call this before any vCPU runs.
+    /// new, `changed` is called for each BAR that was decoded in the snapshot. Call this before any vCPU
+    /// runs.
     ///
     /// # Errors
     /// If the state belongs to another function, for example with BARs of other sizes or another form.
@@ -253,7 +254,7 @@ impl PciFunction {
         Ok(())
     }
 
-    /// Decodes the BARs where the header says now.
+    /// Decodes the BARs at the addresses in the header.
     fn decode(&self, header: &Header, changed: &mut dyn FnMut(BarChange)) {
         for region in Region::ALL {
             let (decoded, to) = (&self.decoded[region as usize], header.address(region));

@@ -22,7 +22,8 @@ pub struct Mapping<'a> {
     pub gpa: u64,
     /// Size of the region in bytes: whole pages.
     pub size: u64,
-    /// Address in this process as long as the chip lives, the `userspace_addr` of KVM_SET_USER_MEMORY_REGION.
+    /// Address in this process, valid as long as the chip lives: the `userspace_addr` of
+    /// KVM_SET_USER_MEMORY_REGION.
     pub host_address: u64,
     /// The file that contains the region, for another process to map.
     pub file: &'a Arc<File>,

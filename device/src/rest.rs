@@ -12,8 +12,8 @@ pub(crate) struct RestDecision {
     idle: IdleDetector,
     /// Time from which all times in this state count.
     begun: Instant,
-    /// Time at which the guest was restored. Before the snapshot, each client may have kicked for a record
-    /// that the client writes only after the restore.
+    /// Time at which the guest was restored. Each client may have stored to KICK before the snapshot, and may
+    /// write the record for this KICK only after the restore.
     restored: Option<Duration>,
 }
 
@@ -55,18 +55,18 @@ impl RestDecision {
         self.idle.have_heads_stayed(heads)
     }
 
-    /// Notes a pass at `now` that found something, or nothing (`is_quiet`). Returns for how long no pass has
-    /// found anything.
+    /// Notes that a pass at `now` has found something, or nothing if `is_quiet` is set. Returns for how long
+    /// no pass has found anything.
     pub fn idle_for(&mut self, is_quiet: bool, now: Duration) -> Duration {
         self.idle.idle_for(is_quiet, now)
     }
 }
 
-/// Returns whether a loop whose rings have been idle for the time `idle` may wait for a KICK. `rests` tells
-/// vCPU threads that the loop rests; a vCPU thread that wakes the loop clears `rests`.
+/// Returns whether a loop may wait for a KICK after its rings have been idle for the time `idle`. `rests`
+/// tells vCPU threads that the loop rests; a vCPU thread that wakes the loop clears `rests`.
 ///
-/// This function sets `rests` at least one period before the loop's last look at the rings, so the last look
-/// finds every event that a vCPU thread stored before `rests` became visible to this thread.
+/// This function sets `rests` at least one period before the loop looks at the rings for the last time. This
+/// last look therefore finds every event that a vCPU thread stored before the thread could see `rests`.
 pub(crate) fn begins(idle: Duration, rests: &AtomicBool) -> bool {
     if idle < REST {
         rests.store(false, Relaxed);

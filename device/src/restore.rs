@@ -66,11 +66,11 @@ impl Chip {
         state
     }
 
-    /// Restores the state of a snapshot in this device, which has no guest yet. The guests continue without
-    /// noticing. The sink gets the schemas that it needs from the state, and begins another
-    /// [generation](hypertrace_abi::sink::DrainSink::begin_generation). If the snapshot is older than events
-    /// of the session, these events may happen again, and then belong to the new generation. Clients whose
-    /// memory is zero begin as after a [reset](Chip::reset).
+    /// Restores the state of a snapshot in this device, which has no guest yet. The guests continue, and do
+    /// not notice the restore. The sink gets the schemas that it needs from the state, and begins another
+    /// [generation](hypertrace_abi::sink::DrainSink::begin_generation). If the session has events from after
+    /// the snapshot, the guest may make these events again. The repeated events then belong to the new
+    /// generation. Clients whose memory is zero begin as after a [reset](Chip::reset).
     ///
     /// `memory` is the result of [`Memory::save`](crate::Memory::save). If `memory` is `None`, the device's
     /// memory must already have the contents of the snapshot, and the drain loop must not have begun.
@@ -101,8 +101,8 @@ impl Chip {
             }
         }
         let clients = &mut *guard;
-        // Guests notice only that these numbers change, so a number near the maximum is reduced to leave room
-        // for further changes.
+        // A guest notices only whether these numbers change. A number near the maximum is therefore reduced,
+        // so that it can still grow.
         self.versions.epoch.store(u64::from(state.epoch) % (1 << 31), Relaxed);
         self.versions.mask.store(state.mask_version % (1 << 63), Relaxed);
         let texts = state.clients.iter().map(|client| {
@@ -141,8 +141,8 @@ impl Chip {
         let now = rest.now();
         rest.restore(heads, now);
         self.memory.set_config(&self.config_bytes());
-        // The memory has the mask of the saved device. Now all names are switched on, until the sink's next
-        // pass sets the sink's mask.
+        // The memory has the mask of the saved device. From here on, all names are switched on, until the
+        // next pass sets the sink's mask.
         self.set_mask(&[0; MASK_BYTES as usize]);
         // The drain loop may wait for a KICK already, but these guests may not kick soon, so the loop is
         // woken.
@@ -150,8 +150,8 @@ impl Chip {
         Ok(())
     }
 
-    /// Checks that nothing was recorded. `is_memory_ours` says that the memory does not have a snapshot's
-    /// contents yet.
+    /// Checks that nothing was recorded. `is_memory_ours` says that the memory belongs to this device and has
+    /// no contents of a snapshot yet.
     fn check_unused(&self, clients: &Clients, is_memory_ours: bool) -> Result<(), RestoreError> {
         let is_used = |client: &u32| {
             let number = *client as usize;

@@ -2,8 +2,9 @@
 
 //! The state of a device as plain data, for a snapshot of the machine.
 //!
-//! A state is as untrusted as a guest. Numbers that contradict the device, or that no device has, are refused
-//! by name. Numbers that contradict the guest's memory are counted as the guest's faults.
+//! A state is as untrusted as a guest. If a number contradicts the device, or if no device can have the
+//! number, an error names the number. Numbers that contradict the guest's memory are counted as the guest's
+//! faults.
 
 use hypertrace_abi::config::{Features, RingMode};
 use hypertrace_abi::layout::{Geometry, WORD, register};
@@ -104,7 +105,7 @@ pub struct ChipState {
     pub legacy_args: u32,
     /// Behaviour of a full ring, as in the config page.
     pub ring_mode: u32,
-    /// Features, as in the config page, which guests have read.
+    /// Features, as in the config page. The guests have read these features.
     pub features: u64,
     /// Number of clients that belong to vCPUs.
     pub vcpu_clients: u32,
@@ -157,7 +158,7 @@ pub struct ClientState {
 }
 
 impl ClientState {
-    /// Returns the place in ring and schema log.
+    /// Returns the client's positions in the ring and the schema log.
     pub(crate) fn place(&self) -> RingPosition {
         let ClientState { position, sequence, token, lost, schemas, .. } = *self;
         RingPosition { position, sequence, token, lost, schemas }

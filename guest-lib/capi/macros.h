@@ -3,10 +3,10 @@
  * declaration.
  *
  * A name is a string literal: [A-Za-z_][A-Za-z0-9_]*, at most 64 bytes. 0 to 16 fields follow the name. A
- * field is a variable, whose name becomes the field's name, or a pair (name, value) in parentheses. Values
- * are integers, bool, float, double, strings, and pointers to objects. A string is a char * (recorded up to
- * its zero), a std::string or a std::string_view, and is cut to 1,024 bytes. Reports show other pointers in
- * hexadecimal. A variable named like a macro or a keyword needs a pair with another name.
+ * field is a variable or a pair (name, value) in parentheses. The name of the variable becomes the field's
+ * name. Values are integers, bool, float, double, strings, and pointers to objects. A string is a char *
+ * (recorded up to its zero), a std::string or a std::string_view, and is cut to 1,024 bytes. Reports show
+ * other pointers in hexadecimal. A variable named like a macro or a keyword needs a pair with another name.
  *
  * Each field has the type of its value. The types of a call site never change.
  */
@@ -90,7 +90,7 @@
  * functions' sources with -finstrument-functions, and define this macro in at least one source of the program
  * before it includes this header: cc -finstrument-functions -DHYPERTRACE_FUNCTIONS.
  *
- * The library opens the channel before `main`, as a first event would. Calls before the opening are not
+ * The library opens the channel before `main`, like the first event. Calls before the opening are not
  * recorded. `hypertrace_function_modules` says what a function's address belongs to. The compiler does not
  * instrument functions with __attribute__((no_instrument_function)).
  */
@@ -159,7 +159,7 @@ __attribute__((constructor(101))) HYPERTRACE_UNSEEN_ static void hypertrace_func
 
 /*
  * Writes a call site's names as a note into the program's file, for `hypertrace info --events`. Linkers that
- * remove unreferenced sections keep notes, and so does strip.
+ * remove unreferenced sections keep notes. The command strip keeps notes, too.
  */
 #if defined(__GNUC__) && defined(__ELF__)
 #define HYPERTRACE_NOTE_(...)                                                                      \
@@ -359,8 +359,8 @@ HYPERTRACE_UNSEEN_ static inline void hypertrace_scope_end_(const struct hypertr
 #define HYPERTRACE_WORD_(value) (hypertrace_::word(HYPERTRACE_FIELD_(value)::of(value)))
 
 /*
- * Temporary objects in a call site's values live to the end of the expression, so until the event
- * is recorded.
+ * Temporary objects in a call site's values live to the end of the expression. The event is
+ * recorded before this end.
  */
 #define HYPERTRACE_WORDS_(...)                                                                     \
     (hypertrace_::words<HYPERTRACE_COUNT_(__VA_ARGS__) + 1>{                                       \
@@ -372,8 +372,8 @@ namespace hypertrace_ {
 template <size_t N> struct words { uint64_t all[N]; };
 
 /*
- * A copy of a string that has no zero at its end. The copy has one byte more than a field can have,
- * so that the library knows that a longer string is cut.
+ * A copy of a string that has no zero at its end. The copy has one byte more than a field can have.
+ * By this byte, the library knows that a longer string was cut.
  */
 struct text {
     char bytes[1026];
@@ -393,8 +393,8 @@ template <typename> struct never : std::false_type {};
 template <typename T, typename = void> struct field {
     static constexpr unsigned char type = 0;
     template <typename U> static uint64_t of(const U &) { return 0; }
-    /* This check stands last, because clang would not know the names that stand after a failed check, and
-       would report further errors. */
+    /* This check stands last. After a failed check, clang would not know the names that follow, and would
+       report further errors. */
     static_assert(never<T>::value, "hypertrace: a field is a number, a bool, a string or a pointer");
 };
 
@@ -573,7 +573,7 @@ class region {
 #define HYPERTRACE_CHECK_(value)                                                                   \
     _Static_assert(HYPERTRACE_IS_FIELD_(value),                                                    \
                    "hypertrace: a field is a number, a bool, a string or a pointer");
-/* Lets the compiler report one error, not two, for a value that cannot be a field. */
+/* If a value cannot be a field, this macro keeps the compiler from reporting a second error. */
 #define HYPERTRACE_CHECKED_(value) __builtin_choose_expr(HYPERTRACE_IS_FIELD_(value), (value), 0)
 #else
 #define HYPERTRACE_CHECK_(value)

@@ -11,8 +11,9 @@
  *         hypertrace_bare_point(&client, &stage, &n, 1, NULL);
  *     }
  *
- * For x86-64 and AArch64, from C11 and C++17 on, freestanding or not, with gcc or clang. Loads and stores of
- * registers are single instructions that no compiler splits, merges or repeats. Nothing waits or allocates.
+ * The header works on x86-64 and AArch64, in C from C11 on and in C++ from C++17 on, freestanding or not,
+ * with gcc or clang. Loads and stores of registers are single instructions that no compiler splits, merges or
+ * repeats. No function waits or allocates.
  *
  * A client belongs to one CPU or thread. If an interrupt emits in the middle of an emit, the interrupt's
  * event is dropped and counted.
@@ -168,15 +169,15 @@ struct hypertrace_bare_device {
     bool overwrites;
     uint64_t features;
     uint32_t clients, args;
-    /* Kind of the clock that lease records announce, and the reason for its choice, 0 if unknown. */
+    /* Kind of the clock that lease records announce. Reason why this clock was chosen, 0 if unknown. */
     uint32_t clock, reason;
     /* Offsets in bytes of KICK and of the first client's registers. */
     uint64_t kick, registers;
     uint64_t client_stride, schema_words, ring_words, block_words, reserve_words;
     /* Longest pause, in ticks, after which an emit need not wake the host. */
     uint64_t pause;
-    /* For each region, the size of its used part and its offset in a window; and the window's size. All in
-       bytes. */
+    /* Sizes of the used parts of the regions, offsets of the regions in a window, and the window's size. All
+       numbers are in bytes. */
     uint64_t used[HYPERTRACE_BARE_REGIONS], offset[HYPERTRACE_BARE_REGIONS], window;
 };
 
@@ -377,7 +378,8 @@ static inline const char *hypertrace_bare_describe_device_(struct hypertrace_bar
     device->ring_words = ring / 8;
     device->block_words = block / 8;
     device->reserve_words = ring / 8 / HYPERTRACE_ABI_RESERVED_PART;
-    /* If the frequency is unknown, 10 ms of a counter of 10 MHz: too short a pause only wakes more often. */
+    /* If the frequency is unknown, the pause is 10 ms of a counter of 10 MHz. If this pause is too short, the
+       emits only wake the host more often. */
     device->pause = frequency != 0 ? frequency / 1000 * HYPERTRACE_ABI_PAUSE_MS : 100000;
     device->used[HYPERTRACE_BARE_CONFIG] = HYPERTRACE_ABI_PAGE;
     device->used[HYPERTRACE_BARE_DATA] =
@@ -480,7 +482,7 @@ static inline uint64_t hypertrace_bare_walk_(const struct hypertrace_bare *clien
     return sequence;
 }
 
-/* Returns whether this head, which a client's last holder has left, and this tail are possible. */
+/* Returns whether the head that a client's last holder has left is possible, given this tail. */
 static inline bool hypertrace_bare_is_plausible_(const struct hypertrace_bare *client, uint64_t head,
                                                  uint64_t tail) {
     /* At a word per nanosecond, the head reaches this bound after 36 years. */
@@ -671,7 +673,7 @@ static inline void hypertrace_bare_store_losses_(struct hypertrace_bare *client)
     client->guest[HYPERTRACE_ABI_G_LOST_UNATTACHED] = client->lost_unattached;
 }
 
-/* Publishes the totals of dropped events. A program that ends calls this function at its end. */
+/* Publishes the totals of dropped events. A program calls this function before the program ends. */
 static inline void hypertrace_bare_publish_losses(struct hypertrace_bare *client) {
     if (!client->is_busy) {
         client->is_busy = true;
@@ -731,7 +733,8 @@ static inline bool hypertrace_bare_find_room_(struct hypertrace_bare *client, ui
         }
     }
     if (opens) {
-        /* In overwrite mode, the host must see the published head before an overwritten word of the block. */
+        /* In overwrite mode, the host must see the published head before the host can see any word of the
+           block that is overwritten below. */
         hypertrace_bare_order_(device);
         hypertrace_bare_pad_(client, head, block_start);
         *hypertrace_bare_word_(client, block_start) = client->sequence;
@@ -821,7 +824,7 @@ static inline bool hypertrace_bare_record_(struct hypertrace_bare *client,
     return true;
 }
 
-/* Returns whether the host has taken all records of the ring, by a load from shared memory. */
+/* Returns whether the host has taken all records of the ring. Loads the tail from shared memory. */
 static inline bool hypertrace_bare_is_taken(const struct hypertrace_bare *client) {
     return __atomic_load_n(&client->host[HYPERTRACE_ABI_H_TAIL], __ATOMIC_ACQUIRE) == client->head;
 }
@@ -841,9 +844,10 @@ static inline void hypertrace_bare_fire_(struct hypertrace_bare *client,
                                          const struct hypertrace_bare_event *event, uint64_t now,
                                          const uint64_t *args, uint32_t count) {
     volatile uint64_t *slot = &client->guest[HYPERTRACE_ABI_G_SLOT];
-    /* The number skips 0, because 0 does not ask a segment's host for anything. */
+    /* The number is never 0, because a segment's host serves no point with the number 0. */
     client->seq = client->seq + 1 != 0 ? client->seq + 1 : 1;
-    /* This word comes first, because a segment's host may still poll it for the previous point. */
+    /* This store comes first, because it clears the request for the previous point, and a segment's host may
+       still poll this word for the previous point. */
     slot[3] = count;
     slot[0] = client->seq | (uint64_t)event->id << 32;
     hypertrace_bare_order_(client->device);
@@ -858,8 +862,9 @@ static inline void hypertrace_bare_fire_(struct hypertrace_bare *client,
 }
 
 /*
- * Begins a reference point, up to the store to EMIT. The caller ends the emit. If the point is in the middle
- * of another emit or has too many words, counts the point as lost and returns false.
+ * Begins an emit and makes a reference point. The store to EMIT is the last step here, and the caller ends
+ * the emit. If the point is in the middle of another emit or has too many words, counts the point as lost and
+ * returns false.
  */
 static inline bool hypertrace_bare_begin_point_(struct hypertrace_bare *client,
                                                 const struct hypertrace_bare_event *event,

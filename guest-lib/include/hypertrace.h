@@ -193,8 +193,8 @@ struct hypertrace_options {
      */
     size_t size;
     /**
-     * The file of a segment. If NULL, the library uses the file that HYPERTRACE_SEGMENT in the
-     * environment names, if that variable is set.
+     * The file of a segment. If NULL, the library uses the file that the environment variable
+     * HYPERTRACE_SEGMENT names, if this variable is set.
      */
     const char *segment;
     /**
@@ -215,8 +215,8 @@ struct hypertrace_options {
  */
 struct hypertrace_counts {
     /**
-     * Events of threads that had no client, because no client was free, the thread was ending, or another
-     * thread took more than a second to open the device.
+     * Events of threads that had no client. There are three reasons: no client was free, the
+     * thread was ending, or another thread took more than a second to open the device.
      */
     uint64_t unattached;
     /**
@@ -229,8 +229,8 @@ struct hypertrace_counts {
      */
     uint64_t taken;
     /**
-     * Reference points that a segment's host did not answer within a second,
-     * or for which no thread waited because the host was already dead.
+     * Reference points without an answer of a segment's host: either the host did not answer
+     * within a second, or the host was already dead and no thread waited.
      */
     uint64_t unanswered;
     /**
@@ -301,9 +301,10 @@ bool hypertrace_open(const struct hypertrace_options *options, char *error, size
 const char *hypertrace_version(void);
 
 /**
- * Stores the span, by W3C's Trace Context, during which the host records this process: the value of a
- * `traceparent` header, 55 characters and a zero. The program's own tracing can continue the trace of this
- * span. Looks for the device if no event has looked for it.
+ * Stores the span during which the host records this process, in the form of W3C's Trace
+ * Context: the value of a `traceparent` header, which has 55 characters, and a zero. The
+ * program's own tracing can continue the trace of this span. Looks for the device if no event
+ * has looked for it.
  *
  * Returns false, and stores nothing, if there is no device, if its host has no such span, or if `size`
  * is less than 56.
@@ -322,20 +323,20 @@ bool hypertrace_trace_parent(char *text,
 void hypertrace_poll(void);
 
 /**
- * Waits until the ring has room for the next `events` events of this thread, if the fields of
- * each take at most `words` words. If there is no room, the function wakes the host and waits at
- * most a second. The function is for programs that prefer a wait to a lost event. Returns false
- * if there is still no room, if there can never be enough room, or if no host drains this
- * thread's ring.
+ * Waits until the ring has room for the next `events` events of this thread. The fields of each
+ * event may take at most `words` words. If there is no room, the function wakes the host and
+ * waits at most a second. The function is for programs that prefer a wait to a lost event.
+ * Returns false if there is still no room, if there can never be enough room, or if no host
+ * drains this thread's ring.
  *
  * A field takes one word; a string takes its bytes and 4 more, rounded up to words.
  */
 bool hypertrace_wait_for_room(size_t events, size_t words);
 
 /**
- * Records an event of the numbers-only interface of 2016: `arg1`, and at most as many further
- * arguments as the device was built for. The event costs one exit. Over a segment, the event is
- * a commit.
+ * Records an event of the interface of 2016, which has only numbers: `arg1` and the words at
+ * `args`. The device has a maximum number of arguments. All further arguments are left out. The
+ * event costs one exit. Over a segment, the event is a commit.
  *
  * # Safety
  * `args` points to `count` words.
@@ -363,9 +364,10 @@ void hypertrace_function_entry(const void *function);
 void hypertrace_function_exit(const void *function);
 
 /**
- * Records an event `function_module` for each file of code that is loaded into the process. The event's
- * fields are the file's path, the difference of addresses in memory and in the file, and the file's begin
- * and end in memory. Opens the channel as the first event does.
+ * Records an event `function_module` for each file of code that is loaded into the process. The
+ * event's fields are the file's path, the difference between addresses in memory and addresses
+ * in the file, and the file's begin and end in memory. Opens the channel as the first event
+ * does.
  *
  * HYPERTRACE_FUNCTIONS calls this function before `main`. A program that later loads libraries with
  * instrumented functions (`dlopen`) calls this function again. Without new libraries, a call records
@@ -382,10 +384,10 @@ void hypertrace_function_modules(void);
  * declaration.
  *
  * A name is a string literal: [A-Za-z_][A-Za-z0-9_]*, at most 64 bytes. 0 to 16 fields follow the name. A
- * field is a variable, whose name becomes the field's name, or a pair (name, value) in parentheses. Values
- * are integers, bool, float, double, strings, and pointers to objects. A string is a char * (recorded up to
- * its zero), a std::string or a std::string_view, and is cut to 1,024 bytes. Reports show other pointers in
- * hexadecimal. A variable named like a macro or a keyword needs a pair with another name.
+ * field is a variable or a pair (name, value) in parentheses. The name of the variable becomes the field's
+ * name. Values are integers, bool, float, double, strings, and pointers to objects. A string is a char *
+ * (recorded up to its zero), a std::string or a std::string_view, and is cut to 1,024 bytes. Reports show
+ * other pointers in hexadecimal. A variable named like a macro or a keyword needs a pair with another name.
  *
  * Each field has the type of its value. The types of a call site never change.
  */
@@ -469,7 +471,7 @@ void hypertrace_function_modules(void);
  * functions' sources with -finstrument-functions, and define this macro in at least one source of the program
  * before it includes this header: cc -finstrument-functions -DHYPERTRACE_FUNCTIONS.
  *
- * The library opens the channel before `main`, as a first event would. Calls before the opening are not
+ * The library opens the channel before `main`, like the first event. Calls before the opening are not
  * recorded. `hypertrace_function_modules` says what a function's address belongs to. The compiler does not
  * instrument functions with __attribute__((no_instrument_function)).
  */
@@ -538,7 +540,7 @@ __attribute__((constructor(101))) HYPERTRACE_UNSEEN_ static void hypertrace_func
 
 /*
  * Writes a call site's names as a note into the program's file, for `hypertrace info --events`. Linkers that
- * remove unreferenced sections keep notes, and so does strip.
+ * remove unreferenced sections keep notes. The command strip keeps notes, too.
  */
 #if defined(__GNUC__) && defined(__ELF__)
 #define HYPERTRACE_NOTE_(...)                                                                      \
@@ -738,8 +740,8 @@ HYPERTRACE_UNSEEN_ static inline void hypertrace_scope_end_(const struct hypertr
 #define HYPERTRACE_WORD_(value) (hypertrace_::word(HYPERTRACE_FIELD_(value)::of(value)))
 
 /*
- * Temporary objects in a call site's values live to the end of the expression, so until the event
- * is recorded.
+ * Temporary objects in a call site's values live to the end of the expression. The event is
+ * recorded before this end.
  */
 #define HYPERTRACE_WORDS_(...)                                                                     \
     (hypertrace_::words<HYPERTRACE_COUNT_(__VA_ARGS__) + 1>{                                       \
@@ -751,8 +753,8 @@ namespace hypertrace_ {
 template <size_t N> struct words { uint64_t all[N]; };
 
 /*
- * A copy of a string that has no zero at its end. The copy has one byte more than a field can have,
- * so that the library knows that a longer string is cut.
+ * A copy of a string that has no zero at its end. The copy has one byte more than a field can have.
+ * By this byte, the library knows that a longer string was cut.
  */
 struct text {
     char bytes[1026];
@@ -772,8 +774,8 @@ template <typename> struct never : std::false_type {};
 template <typename T, typename = void> struct field {
     static constexpr unsigned char type = 0;
     template <typename U> static uint64_t of(const U &) { return 0; }
-    /* This check stands last, because clang would not know the names that stand after a failed check, and
-       would report further errors. */
+    /* This check stands last. After a failed check, clang would not know the names that follow, and would
+       report further errors. */
     static_assert(never<T>::value, "hypertrace: a field is a number, a bool, a string or a pointer");
 };
 
@@ -952,7 +954,7 @@ class region {
 #define HYPERTRACE_CHECK_(value)                                                                   \
     _Static_assert(HYPERTRACE_IS_FIELD_(value),                                                    \
                    "hypertrace: a field is a number, a bool, a string or a pointer");
-/* Lets the compiler report one error, not two, for a value that cannot be a field. */
+/* If a value cannot be a field, this macro keeps the compiler from reporting a second error. */
 #define HYPERTRACE_CHECKED_(value) __builtin_choose_expr(HYPERTRACE_IS_FIELD_(value), (value), 0)
 #else
 #define HYPERTRACE_CHECK_(value)

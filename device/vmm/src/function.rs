@@ -22,15 +22,15 @@ pub struct BarMove {
     pub to: u64,
 }
 
-/// The device as a PCI function: config space, and BARs that are mapped while guest and bus have them at the
-/// same address.
+/// The device as a PCI function: config space and BARs. A BAR is mapped while the guest and the bus have the
+/// BAR at the same address.
 ///
 /// Loads and stores of BARs take no lock, and no thread holds a lock while the VMM maps a BAR. If a thread
 /// changes BARs while another thread maps BARs, the mapping thread also carries out this change. If a guest
 /// changes its BARs without end, the BARs trap.
 pub struct PciFunction {
-    // `vm` is dropped before the device. So if this is the last reference to the VM, the VM ends before the
-    // device's memory.
+    // `vm` is dropped before the device. If this is the last reference to the VM, the VM therefore ends
+    // before the device's memory.
     vm: Arc<dyn Vm>,
     pub(crate) function: Inner,
     form: BarForm,
@@ -38,8 +38,8 @@ pub struct PciFunction {
     places: Mutex<Places>,
 }
 
-/// Maximum number of steps of a change of BARs. A change unmaps and maps each of the four BARs, and does so
-/// once more if another vCPU changes the BARs meanwhile.
+/// Maximum number of steps of a change of BARs. A change unmaps and maps each of the four BARs. If another
+/// vCPU changes the BARs meanwhile, this takes as many steps again.
 const MAX_STEPS: usize = 16;
 
 /// Addresses of the BARs.
@@ -152,7 +152,7 @@ impl PciFunction {
     /// mapped.
     ///
     /// # Errors
-    /// If the hypervisor refuses. The BAR traps then.
+    /// If the hypervisor does not map the BAR. The BAR traps then.
     pub fn move_bar(&self, region: Region, to: u64) -> io::Result<()> {
         if let Bars::At(bases) = &mut self.places().bus {
             bases[region as usize] = to;
@@ -168,8 +168,8 @@ impl PciFunction {
         let _ = self.settle();
     }
 
-    /// Returns the BAR at an address of the bus, for a bus that identifies a BAR by its address and never has
-    /// two BARs at one address.
+    /// Returns the BAR at an address of the bus. This function is for a bus that identifies a BAR by its
+    /// address and never has two BARs at one address.
     pub fn bar_at(&self, base: u64) -> Option<Region> {
         match &self.places().bus {
             Bars::At(bases) => {
@@ -228,8 +228,8 @@ impl PciFunction {
         let mut done = Ok(());
         for _ in 0..MAX_STEPS {
             match self.next_step() {
-                // `next_step` found nothing to do and cleared `is_busy` under one lock, so `Busy` must not
-                // clear `is_busy` again.
+                // `next_step` found nothing to do and cleared `is_busy` under one lock. The drop of the guard
+                // must not clear `is_busy` again.
                 None => {
                     std::mem::forget(busy);
                     return done;
@@ -240,8 +240,8 @@ impl PciFunction {
                 Some((region, gpa, false)) => self.device.remove(&*self.vm, region, gpa),
             }
         }
-        // All BARs trap until the next change, so that a guest whose other vCPU changes BARs all the time
-        // cannot keep this thread busy.
+        // All BARs trap until the next change. Otherwise, a guest could keep this thread busy by changing
+        // BARs on another vCPU all the time.
         let mapped = std::mem::take(&mut self.places().mapped);
         for (region, gpa) in Region::ALL.into_iter().zip(mapped) {
             if let Some(gpa) = gpa {

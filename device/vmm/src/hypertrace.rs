@@ -39,7 +39,8 @@ pub enum Error {
 pub struct DeviceConfig {
     /// Sizes.
     pub geometry: Geometry,
-    /// Number n of vCPUs, whose clients are [0, n). Programs lease the other clients.
+    /// Number n of vCPUs. The clients of the vCPUs have the numbers 0 to n - 1. Programs lease the other
+    /// clients.
     pub vcpus: u32,
     /// Whether [`Vm::arm`](crate::Vm::arm) works; guests rely on this setting. If the setting is false, the
     /// drain loop keeps its timer of 1 ms.
@@ -63,7 +64,7 @@ impl DeviceConfig {
         }
     }
 
-    /// Returns the configuration as `change` leaves it.
+    /// Returns the configuration after `change` has modified it.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut DeviceConfig)) -> DeviceConfig {
         change(&mut self);
@@ -80,8 +81,8 @@ pub enum Drain {
     /// No thread starts with the device. The VMM calls [`Hypertrace::start_threads`] later, for example in
     /// the process in which the VMM jails the device. Alternatively, an event loop of the VMM drains the
     /// rings on a thread that is not a vCPU's. This event loop uses the adapter for `event-manager`, or calls
-    /// [`Chip::drain`] when [`Device::kick`] is readable or when the time that the last call returned is
-    /// over.
+    /// [`Chip::drain`]. The next call is due when [`Device::kick`] is readable, or after the time that the
+    /// last call returned.
     Later,
 }
 
@@ -158,8 +159,9 @@ impl Hypertrace {
     /// `first`, as the thread of [`Drain::Thread`] does.
     ///
     /// A VMM that jails the device in a forked process calls this in the forked process, before any thread
-    /// attaches. The original process [leaves](Hypertrace::leave) the device to the forked one, which may
-    /// close all but the device's [descriptors](Hypertrace::descriptors).
+    /// attaches. The original process [leaves](Hypertrace::leave) the device to the forked process. The
+    /// forked process may close all descriptors except for the device's
+    /// [descriptors](Hypertrace::descriptors).
     ///
     /// # Errors
     /// If the thread cannot be started, if `first` fails, or if the thread runs already.
@@ -195,8 +197,8 @@ impl Hypertrace {
         Ok(())
     }
 
-    /// Returns the descriptors of the device and its session, for a VMM that closes all others in the process
-    /// in which it jails the device.
+    /// Returns the descriptors of the device and its session. A VMM that jails the device in another process
+    /// closes all other descriptors in this process.
     pub fn descriptors(&self) -> Vec<RawFd> {
         let mut all = self.session.descriptors();
         all.push(self.device.kick().as_fd().as_raw_fd());
@@ -211,7 +213,7 @@ impl Hypertrace {
     /// later daemonizes or jails this device must not call this function.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// If the kernel does not accept the advice.
     pub fn hide_from_children(&self) -> io::Result<()> {
         self.chip().memory().hide_from_children()
     }
@@ -245,8 +247,9 @@ impl Hypertrace {
     /// [`PciFunction::load`](crate::PciFunction::load) restores config space.
     ///
     /// # Errors
-    /// If `saved` belongs to another device or is impossible, or if this device has recorded something: the
-    /// device is unchanged then. Or if the host has no memory: the device was reset then.
+    /// If `saved` belongs to another device or is impossible, if this device has recorded something, or if
+    /// the host has no memory. In the last case, the device was reset. In all other cases, the device is
+    /// unchanged.
     pub fn load(&self, saved: &Saved) -> Result<(), RestoreError> {
         self.chip().restore(&saved.chip, Some(&saved.memory))
     }

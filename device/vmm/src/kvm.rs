@@ -2,7 +2,7 @@
 
 //! The KVM calls that the device needs.
 //!
-//! The calls use the VM's descriptor, and so depend on no version of a crate for KVM.
+//! The calls use only the VM's descriptor, so a VMM can use any version of the KVM crates.
 #![allow(unsafe_code)] // ioctl(2)
 
 use crate::vm::Vm;
@@ -52,9 +52,9 @@ impl KvmVm {
     /// memory slots, from `first_slot` on.
     ///
     /// # Safety
-    /// `vm` is an open descriptor of a VM. Memory that this value maps into the guest stays memory of this
-    /// process until this value unmaps the memory, or until no vCPU of the VM runs any more, because the
-    /// guest accesses this memory.
+    /// `vm` is an open descriptor of a VM. The guest accesses the memory that this value maps into the guest.
+    /// This memory must therefore stay memory of this process until this value unmaps the memory, or until no
+    /// vCPU of the VM runs any more.
     ///
     /// # Errors
     /// If the process has no descriptors left.

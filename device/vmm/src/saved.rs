@@ -43,7 +43,8 @@ impl Saved {
         write_number(to, 0)
     }
 
-    /// Reads a device of these sizes that [`Saved::write`] has written. Reads no bytes after the device.
+    /// Reads a device that [`Saved::write`] has written. The device must have this geometry. Reads no bytes
+    /// after the device.
     ///
     /// # Errors
     /// If the stream ends early, is too long for such a device, or contains no device.
@@ -76,9 +77,11 @@ pub struct SavedFunction {
     pub bars: Bars,
 }
 
-/// Returns the size of the longest stream: all texts of all clients differ, and every other page is zero.
+/// Returns the maximum size of a stream. In this case, all texts of all clients differ, and every other page
+/// is zero.
 fn most_bytes(geometry: &Geometry) -> u64 {
-    // Texts with quotes, comma and index; registers, numbers and an escaped name.
+    // A client has texts with quotes, a comma and an index, and a page for its registers, its numbers and its
+    // escaped name.
     let client = (MAX_SCHEMAS * (MAX_TEXT + 16) + PAGE as usize) as u64;
     let memory = Memory::file_size(geometry);
     u64::from(geometry.clients) * client + memory + memory / PAGE * 16 + 2 * PAGE
@@ -94,7 +97,7 @@ fn read_number(from: &mut impl Read) -> io::Result<u64> {
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// Reads `length` bytes. Takes no more memory than the stream has bytes, whatever `length` says.
+/// Reads `length` bytes. Allocates no more memory than the stream has bytes, whatever `length` says.
 fn read_bytes(from: &mut impl Read, length: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     match from.take(length).read_to_end(&mut bytes)? as u64 == length {

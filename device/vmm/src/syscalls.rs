@@ -3,9 +3,9 @@
 //! The system calls of each thread, for seccomp filters, on x86-64 with glibc.
 //!
 //! A thread's filter needs [`RUNTIME`] and the lists for everything that the thread does. A new thread
-//! inherits the filter of the thread that starts it. So a thread that calls
-//! [`Hypertrace::start`](crate::Hypertrace::start) also needs the drain thread's calls, and a thread that
-//! calls [`Session::serve_after`](crate::Session::serve_after) also needs the monitor's calls.
+//! inherits the filter of the thread that starts it. A thread that calls
+//! [`Hypertrace::start`](crate::Hypertrace::start) therefore also needs the drain thread's calls. A thread
+//! that calls [`Session::serve_after`](crate::Session::serve_after) also needs the monitor's calls.
 //!
 //! glibc's allocator opens a file when the arena of a thread shrinks for the first time in a process. Call
 //! `libc::mallopt(libc::M_TRIM_THRESHOLD, i32::MAX)` before the first filter, so that arenas do not shrink.
@@ -19,8 +19,8 @@ macro_rules! lists {
             pub const $name: &[i64] = &[$(libc::$call),*];
         )*
 
-        /// The name of each list with the names of its calls, for filters that are text: `("VCPU",
-        /// ["write"])`.
+        /// The name of each list, and the names of the calls in the list: `("VCPU", ["write"])`. Filters that
+        /// are text need these names.
         pub const BY_NAME: &[(&str, &[&str])] =
             &[$((stringify!($name), &[$(without_prefix(stringify!($call))),*])),*];
     };

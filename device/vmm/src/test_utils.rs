@@ -156,8 +156,9 @@ pub trait Bus {
     fn write(&self, gpa: u64, data: &[u8]);
 }
 
-/// A guest whose accesses go to memory that a [`FakeVm`] has mapped, or else to the bus. The guest uses the
-/// device as the guest library does, one access after another.
+/// A guest. Its accesses go to the memory that a [`FakeVm`] has mapped. If no memory is mapped at the
+/// address, the access goes to the bus. The guest uses the device as the guest library does, one access after
+/// another.
 pub struct FakeGuest<'a> {
     vm: &'a FakeVm,
     bus: &'a dyn Bus,
@@ -308,8 +309,8 @@ impl<'a> Copy<'a> {
         Producer::lease(self.memory(), state, lease, false)
     }
 
-    /// Stores the words that have changed: first the words after the first two pages, then page G except its
-    /// head, and then the head.
+    /// Stores the words that have changed, in this order: the words after the first two pages, page G without
+    /// its head, the head.
     fn write_back(&self) {
         let page = (PAGE / WORD) as usize;
         let changed = |at: &usize| self.words[*at].load(Relaxed) != self.before[*at];

@@ -13,24 +13,24 @@ use std::sync::Arc;
 /// implementation for KVM. The thread that starts, moves or resets the device makes these calls and holds no
 /// lock of the device. For each function, the calls are made one after another.
 ///
-/// If a region is not mapped or a doorbell is not armed, the guest's accesses trap, which is slower but no
-/// error.
+/// If a region is not mapped or a doorbell is not armed, the guest's accesses trap. Such accesses are slower,
+/// but they still work.
 pub trait Vm: Send + Sync {
     /// Maps memory of this process into the guest: KVM_SET_USER_MEMORY_REGION, with KVM_MEM_READONLY if the
     /// guest may only read the memory.
     ///
     /// # Errors
-    /// If the hypervisor refuses, or cannot map memory read-only.
+    /// If the hypervisor does not map the memory, or cannot map memory read-only.
     fn map(&self, memory: &Mapping<'_>) -> io::Result<()>;
 
-    /// Removes the region's mapping, if the region is mapped, but no other mapping at this address. The
-    /// device also calls this function after the hypervisor has refused the mapping.
+    /// Removes the region's mapping, if there is one. Other mappings at this address stay. The device also
+    /// calls this function after the hypervisor has refused the mapping.
     fn unmap(&self, memory: &Mapping<'_>);
 
     /// Makes stores of any length at `gpa` signal the eventfd: KVM_IOEVENTFD without a datamatch.
     ///
     /// # Errors
-    /// If the hypervisor refuses.
+    /// If the hypervisor does not arm the eventfd.
     fn arm(&self, gpa: u64, eventfd: BorrowedFd<'_>) -> io::Result<()>;
 
     /// Removes the ioeventfd at `gpa`, if an ioeventfd is there.
@@ -64,7 +64,7 @@ impl Device {
     /// trap.
     ///
     /// # Errors
-    /// If the hypervisor refuses.
+    /// If the hypervisor does not map the region or does not arm the doorbell.
     pub fn place(&self, vm: &dyn Vm, region: Region, gpa: u64) -> io::Result<()> {
         if let Some(memory) = self.chip.mapping(region, gpa) {
             vm.map(&memory)?;
@@ -88,7 +88,8 @@ impl Device {
     /// A region that the hypervisor cannot map (`ErrorKind::Unsupported`) traps.
     ///
     /// # Errors
-    /// If the hypervisor refuses for any other reason. No region is placed then.
+    /// If the hypervisor does not map a region for any other reason, or does not arm the doorbell. No region
+    /// is placed then.
     pub fn place_window(&self, vm: &dyn Vm, base: u64) -> io::Result<Window> {
         self.place_window_with(vm, |_| Ok(base)).map(|(_, window)| window)
     }
@@ -97,7 +98,7 @@ impl Device {
     /// for a size in bytes. Returns the address, too.
     ///
     /// # Errors
-    /// If `allocate` fails, or the hypervisor refuses.
+    /// If `allocate` fails, or for the same reasons as [`Device::place_window`].
     pub fn place_window_with(
         &self,
         vm: &dyn Vm,
@@ -131,8 +132,8 @@ pub enum Bars {
 }
 
 impl Bars {
-    /// Returns the values that a restored state must not change: a wider range would let the guest place BARs
-    /// outside of the bus's range.
+    /// Returns the values that a restored state must not change. With a wider range, for example, the guest
+    /// could place BARs outside of the bus's range.
     pub(crate) fn fixed(&self) -> [(&'static str, u64); 3] {
         let (entries, range) = match self {
             Bars::At(bases) => (bases.len() as u64, 0..0),

@@ -90,7 +90,7 @@ unsafe fn other_event(site: *mut CallSite, values: *const u64) -> Outcome {
     let Some(known) = (unsafe { Known::of(site) }) else {
         return refused();
     };
-    // The macro may have checked the mask before the library had copied the host's mask.
+    // The macro has checked the mask, but perhaps before the library had copied the host's mask.
     if !known.is_on() {
         return Outcome::Filtered;
     }
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn hypertrace_commit(
             }
         }
     };
-    // SAFETY: `outcome` is null or can be stored to, says the caller.
+    // SAFETY: the caller promises that `outcome` is null or can be stored to.
     if let Some(outcome) = unsafe { outcome.as_mut() } {
         *outcome = became;
     }
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn hypertrace_reference_point(
             .map_err(Outcome::from)
         }
     };
-    // SAFETY: `reply` is null or can be stored to, says the caller.
+    // SAFETY: the caller promises that `reply` is null or can be stored to.
     let Some(reply) = (unsafe { reply.as_mut() }) else {
         return;
     };

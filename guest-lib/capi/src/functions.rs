@@ -1,9 +1,9 @@
 //! Function traces that are compiled in: the events of functions that a compiler has instrumented.
 //!
-//! If the program defines HYPERTRACE_FUNCTIONS, the header defines the two functions that instrumented code
-//! calls, and these functions call the functions of this module. Only [`hypertrace_function_modules`] opens a
-//! channel, so that a program may call instrumented functions at any time: before `main`, in a memory
-//! allocator, in a signal handler.
+//! If the program defines HYPERTRACE_FUNCTIONS, the header defines the two functions that
+//! instrumented code calls. These two functions call the functions of this module. Only
+//! [`hypertrace_function_modules`] opens a channel, so that a program may call instrumented
+//! functions at any time: before `main`, in a memory allocator, in a signal handler.
 //!
 //! The code is unsafe because the C library lists the loaded files.
 #![allow(unsafe_code)]
@@ -33,8 +33,8 @@ pub extern "C" fn hypertrace_function_exit(function: *const c_void) {
     }
 }
 
-// These functions are separate, so that an event that is off saves no registers. The functions
-// use C's calling convention, so that the compiler jumps to them.
+// The work is in separate functions, so that an event that is off saves no registers. The
+// functions use C's calling convention, so that the compiler jumps to them.
 
 #[inline(never)]
 extern "C" fn entered(function: *const c_void) {
@@ -66,9 +66,10 @@ fn again<S: Site>(why: Emit, site: S, address: Hex) {
     }
 }
 
-/// Records an event `function_module` for each file of code that is loaded into the process. The event's
-/// fields are the file's path, the difference of addresses in memory and in the file, and the file's begin
-/// and end in memory. Opens the channel as the first event does.
+/// Records an event `function_module` for each file of code that is loaded into the process. The
+/// event's fields are the file's path, the difference between addresses in memory and addresses
+/// in the file, and the file's begin and end in memory. Opens the channel as the first event
+/// does.
 ///
 /// HYPERTRACE_FUNCTIONS calls this function before `main`. A program that later loads libraries with
 /// instrumented functions (`dlopen`) calls this function again. Without new libraries, a call records

@@ -1,8 +1,9 @@
 //! The interface of 2016: the functions of its library for guests.
 //!
-//! This module keeps arguments in the process's memory, by the client numbers that the program uses, and
-//! copies the arguments to the device at each event. Each thread uses its own client for this,
-//! but in the session, an event has the client number that the program gave.
+//! This module keeps arguments in the process's memory, by the client numbers that the program
+//! uses, and copies the arguments to the device at each event. Each thread records these events
+//! through its own client. In the session, such an event nevertheless has the client number that
+//! the program gave.
 //!
 //! The code is unsafe because a path and arguments are addresses that a C program passes.
 #![allow(unsafe_code)]
@@ -20,7 +21,7 @@ use std::sync::OnceLock;
 struct Channel {
     clients: u64,
     args: u64,
-    /// For each client, as many words as an event has arguments.
+    /// Arguments of all clients. Each client has as many words as an event has arguments.
     data: Box<[AtomicU64]>,
 }
 

@@ -7,7 +7,8 @@
 //! event: emit, commit, point -> hypertrace::this_thread, as Rust's macros
 //! ```
 //!
-//! Functions that are compiled with `-finstrument-functions` are `functions`: events without a call site.
+//! The module `functions` records events without a call site, for functions that are compiled
+//! with `-finstrument-functions`.
 //!
 //! `cargo xtask header` generates `include/hypertrace.h` from this crate and
 //! from `macros.h`.

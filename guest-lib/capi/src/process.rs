@@ -19,8 +19,8 @@ use std::slice;
 pub struct Options {
     /// `sizeof(struct hypertrace_options)`. Later versions may have more fields.
     size: usize,
-    /// The file of a segment. If NULL, the library uses the file that HYPERTRACE_SEGMENT in the
-    /// environment names, if that variable is set.
+    /// The file of a segment. If NULL, the library uses the file that the environment variable
+    /// HYPERTRACE_SEGMENT names, if this variable is set.
     segment: *const c_char,
     /// The PCI function, as in "0000:00:04.0". If NULL, the library uses the first function that
     /// is a hypertrace device.
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn hypertrace_open(
     if !error.is_null() && size > 0 {
         let text = opened.as_ref().err().map_or("", String::as_str);
         let text = cut(text, size - 1);
-        // SAFETY: `size` bytes can be stored to, says the caller.
+        // SAFETY: the caller promises that `size` bytes can be stored to.
         unsafe {
             error.cast::<u8>().copy_from(text.as_ptr(), text.len());
             error.add(text.len()).write(0);
@@ -76,7 +76,7 @@ unsafe fn open(options: *const Options) -> Result<(), String> {
                  which is {known} in this version of the library"
             ));
         }
-        // SAFETY: strings or NULL, says the caller.
+        // SAFETY: the caller promises that both values are strings or NULL.
         unsafe {
             wanted.segment = string(options.segment).map(Into::into);
             wanted.function =
@@ -119,9 +119,10 @@ pub extern "C" fn hypertrace_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// Stores the span, by W3C's Trace Context, during which the host records this process: the value of a
-/// `traceparent` header, 55 characters and a zero. The program's own tracing can continue the trace of this
-/// span. Looks for the device if no event has looked for it.
+/// Stores the span during which the host records this process, in the form of W3C's Trace
+/// Context: the value of a `traceparent` header, which has 55 characters, and a zero. The
+/// program's own tracing can continue the trace of this span. Looks for the device if no event
+/// has looked for it.
 ///
 /// Returns false, and stores nothing, if there is no device, if its host has no such span, or if `size`
 /// is less than 56.
@@ -135,7 +136,7 @@ pub unsafe extern "C" fn hypertrace_trace_parent(text: *mut c_char, size: usize)
     if size < bytes.len() {
         return false;
     }
-    // SAFETY: `size` bytes can be stored to, says the caller.
+    // SAFETY: the caller promises that `size` bytes can be stored to.
     unsafe { text.cast::<u8>().copy_from(bytes.as_ptr(), bytes.len()) };
     true
 }
@@ -148,11 +149,11 @@ pub extern "C" fn hypertrace_poll() {
     hypertrace::poll();
 }
 
-/// Waits until the ring has room for the next `events` events of this thread, if the fields of
-/// each take at most `words` words. If there is no room, the function wakes the host and waits at
-/// most a second. The function is for programs that prefer a wait to a lost event. Returns false
-/// if there is still no room, if there can never be enough room, or if no host drains this
-/// thread's ring.
+/// Waits until the ring has room for the next `events` events of this thread. The fields of each
+/// event may take at most `words` words. If there is no room, the function wakes the host and
+/// waits at most a second. The function is for programs that prefer a wait to a lost event.
+/// Returns false if there is still no room, if there can never be enough room, or if no host
+/// drains this thread's ring.
 ///
 /// A field takes one word; a string takes its bytes and 4 more, rounded up to words.
 #[unsafe(no_mangle)]
@@ -161,9 +162,9 @@ pub extern "C" fn hypertrace_wait_for_room(events: usize, words: usize) -> bool 
     hypertrace::with_client(wait).unwrap_or(false)
 }
 
-/// Records an event of the numbers-only interface of 2016: `arg1`, and at most as many further
-/// arguments as the device was built for. The event costs one exit. Over a segment, the event is
-/// a commit.
+/// Records an event of the interface of 2016, which has only numbers: `arg1` and the words at
+/// `args`. The device has a maximum number of arguments. All further arguments are left out. The
+/// event costs one exit. Over a segment, the event is a commit.
 ///
 /// # Safety
 /// `args` points to `count` words.
@@ -181,16 +182,16 @@ pub unsafe extern "C" fn hypertrace_legacy(arg1: u64, args: *const u64, count: u
 /// The counts are running totals; a forked child begins at zero.
 #[repr(C)]
 pub struct Counts {
-    /// Events of threads that had no client, because no client was free, the thread was ending, or another
-    /// thread took more than a second to open the device.
+    /// Events of threads that had no client. There are three reasons: no client was free, the
+    /// thread was ending, or another thread took more than a second to open the device.
     unattached: u64,
     /// Clients that a thread abandoned because a signal handler had jumped out
     /// of an event.
     abandoned: u64,
     /// Clients that a thread gave up because another holder had taken them.
     taken: u64,
-    /// Reference points that a segment's host did not answer within a second,
-    /// or for which no thread waited because the host was already dead.
+    /// Reference points without an answer of a segment's host: either the host did not answer
+    /// within a second, or the host was already dead and no thread waited.
     unanswered: u64,
     /// Events whose names and types make no valid schema. A fork does not reset this count.
     refused: u64,

@@ -64,8 +64,8 @@ pub struct CallSite {
     name_hash: UnsafeCell<u32>,
 }
 
-/// The bit of a state that says that the library knows the site. The lower bits are then a bit for each field
-/// that is a string.
+/// The bit of a state that says that the library knows the site. If this bit is set, each lower
+/// bit says whether the field with the bit's number is a string.
 const KNOWN: u32 = 1 << 31;
 /// The state of a site whose names and types make no schema.
 const REFUSED: u32 = 1 << 30;
@@ -82,7 +82,8 @@ impl<'a> Known<'a> {
     /// The macros have made the site, and it stays valid for the whole call.
     #[inline(always)]
     pub(crate) unsafe fn plain(site: *const CallSite) -> Option<Known<'a>> {
-        // SAFETY: the caller's promise; what changes is in cells.
+        // SAFETY: the caller promises that the site is valid. All parts of a site that change are
+        // in cells.
         let known = Known(unsafe { &*site });
         (known.state() == KNOWN).then_some(known)
     }
@@ -93,7 +94,8 @@ impl<'a> Known<'a> {
     /// # Safety
     /// As for `plain`.
     pub(crate) unsafe fn of(site: *const CallSite) -> Option<Known<'a>> {
-        // SAFETY: the caller's promise; what changes is in cells.
+        // SAFETY: the caller promises that the site is valid. All parts of a site that change are
+        // in cells.
         let known = Known(unsafe { &*site });
         if known.state() & KNOWN != 0 { Some(known) } else { known.find_out() }
     }
@@ -193,7 +195,8 @@ impl Assembled {
 /// # Safety
 /// `at` is a C string.
 unsafe fn measure(at: *const u8, most: usize) -> usize {
-    // SAFETY: the reads do not go beyond the string's end, says the caller.
+    // SAFETY: the caller promises that the string has an end, and the reads do not go beyond this
+    // end.
     (0..most).find(|&i| unsafe { at.add(i).read_volatile() } == 0).unwrap_or(most)
 }
 
@@ -315,7 +318,7 @@ impl Site for Known<'_> {
     }
 }
 
-/// Values, some of which are strings.
+/// Values of an event. Some of the values can be strings.
 pub(crate) struct Mixed<'a> {
     values: &'a [u64],
     strings: u32,
@@ -325,8 +328,8 @@ pub(crate) struct Mixed<'a> {
 
 impl<'a> Mixed<'a> {
     /// # Safety
-    /// The values whose bits are set in `strings` are addresses of C strings
-    /// that can be read for this value's life, or 0.
+    /// If the bit of a value is set in `strings`, the value is 0 or the address of a C string
+    /// that can be read for this value's life.
     pub(crate) unsafe fn new(values: &'a [u64], strings: u32) -> Self {
         let mut mixed = Mixed { values, strings, texts: [CString::EMPTY; MAX_FIELDS] };
         for (i, &value) in values.iter().enumerate().filter(|(i, _)| strings >> i & 1 == 1) {
@@ -459,7 +462,7 @@ mod tests {
     fn strings_are_cut_at_a_character_and_null_is_shown() {
         let long = std::ffi::CString::new("ä".repeat(1000)).unwrap();
         let values = [7, long.as_ptr() as u64, 0];
-        // SAFETY: the addresses are those of a C string, and null.
+        // SAFETY: the two addresses are the address of a C string, and null.
         let mixed = unsafe { Mixed::new(&values, 0b110) };
         let out: Vec<_> = (0..(&mixed).words()).map(|_| AtomicU64::new(!0)).collect();
         (&mixed).put(&out);
