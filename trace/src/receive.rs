@@ -30,7 +30,7 @@ use std::io::{self, Read};
 use std::path::Path;
 use zerocopy::FromBytes;
 
-/// Maximum number of stream files of a session: 4 TiB in files of the default size.
+/// Maximum number of stream files of a session. If these files have the default size, they take 4 TiB.
 pub const MAX_FILES: usize = 1 << 16;
 
 /// Size of a packet's header in bytes.
@@ -326,8 +326,8 @@ fn create(files: &mut Files, name: &str, len: u64, head: &[u8]) -> Result<Stream
     Ok(StreamFile { id, len, at: UNIT })
 }
 
-/// Writes a packet and the following filler, or only a filler. The last write has the header of the packet or
-/// of the only filler. This write is the commit.
+/// Writes a packet and the following filler, or only a filler. The last write has the first header: the
+/// header of the packet or, if there is no packet, the header of the filler. This write is the commit.
 fn write(files: &mut Files, stream: &mut StreamFile, at: u64, bytes: &[u8]) -> Result<(), Fault> {
     let name = &stream.id.name;
     let length = bytes.len() as u64;

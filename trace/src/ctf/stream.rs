@@ -29,7 +29,7 @@ struct StreamFile {
     filler: PacketHeader,
     /// True if the filler has newer counters than the last packet. Such a filler must stay in the file.
     amended: bool,
-    /// True if the write of a header failed, and then also the write that should restore the filler failed.
+    /// True if two writes failed: first the write of a header, then the write that should restore the filler.
     /// In this case, the file has neither a valid header nor the filler.
     torn: bool,
 }
@@ -85,7 +85,7 @@ impl Stream {
         self.file.append(files, buffer, &header, next_sequence)
     }
 
-    /// Returns the header with this file's total of lost events, which never decreases.
+    /// Returns the header with this file's total of lost events. This total never decreases.
     fn in_file(&self, header: &PacketHeader) -> PacketHeader {
         let events_discarded = header.events_discarded.max(self.lost()) - self.lost_before;
         PacketHeader { events_discarded, ..*header }
@@ -121,13 +121,13 @@ impl Stream {
         files: &mut Files,
         baseline: &PacketHeader,
     ) -> Result<(), WriteFailed> {
-        // The old file is mended first: a partly written header could show a packet that the next file will
-        // have, too.
+        // The old file is mended first. Otherwise a partly written header could show a packet in the old
+        // file, although the next file will have this packet, too.
         self.file.mend(files)?;
         let next =
             StreamFile::create(files, &self.prefix, self.next_number, self.file_bytes, baseline)?;
         self.next_number = self.next_number.saturating_add(1);
-        // The old file is valid even with its filler, so an error of the cut does not matter.
+        // The cut may fail, because the old file is valid even with its filler.
         let _ = self.file.close(files);
         self.lost_before = self.lost();
         self.file = next;

@@ -1,10 +1,10 @@
-//! The TSCs of guests, as their VMM describes what the hypervisor computes.
+//! The TSCs of guests. The VMM describes how the hypervisor computes each TSC.
 
 use hypertrace_format::limits::MAX_GUEST_TSCS;
 use hypertrace_format::session_json::{GuestTsc, GuestTscJson};
 
-/// Sets or removes a TSC in an epoch: the TSC of a client, or of all clients without an own TSC if `client`
-/// is `None`. Returns false if the TSC is impossible, or if the session has [`MAX_GUEST_TSCS`] TSCs already.
+/// Sets or removes a TSC in an epoch. If `client` is `None`, the TSC is for all clients that have no TSC of
+/// their own. Returns false if the TSC is impossible, or if the session has [`MAX_GUEST_TSCS`] TSCs already.
 pub(crate) fn set(
     all: &mut Vec<GuestTscJson>,
     (epoch, client): (u32, Option<u32>),

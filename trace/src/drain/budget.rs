@@ -1,5 +1,5 @@
-//! The budget of descriptions. The budget limits the bytes of `classes.jsonl` and of the metadata that guests
-//! and the host can cause, and the pace at which files are replaced.
+//! The budget of descriptions. The budget limits the number of bytes that descriptions of guests and of the
+//! host take in `classes.jsonl` and in the metadata. The budget also limits how often files are replaced.
 //!
 //! Each new text of a guest is appended to `classes.jsonl` and to the metadata. Without a bound, one client
 //! could fill the disk with its texts, and leave no room for the events of other clients. So the guests share
@@ -57,8 +57,8 @@ impl Budget {
     }
 }
 
-/// The times at which files are replaced. `session.json` is replaced once a second or less often, so that its
-/// accounts are new. If the maps of clocks change, the metadata is replaced together with `session.json`.
+/// The times at which files are replaced. `session.json` is replaced once a second or less often, to keep its
+/// accounts up to date. If the maps of clocks change, the metadata is replaced together with `session.json`.
 /// Each wait until the next replacement of the metadata is twice the previous wait.
 #[derive(Debug)]
 pub(crate) struct Pace {
@@ -66,8 +66,8 @@ pub(crate) struct Pace {
     accounts_at: u64,
     /// Number of bytes that the last accounts took.
     pub bytes: u64,
-    /// Ticks of the host's raw counter when the maps were last written, and the seconds from then until the
-    /// maps may be written again.
+    /// Ticks of the host's raw counter when the maps were last written. The maps may be written again
+    /// `maps_seconds` seconds later.
     maps_at: u64,
     maps_seconds: u64,
 }

@@ -1,11 +1,11 @@
 //! Event classes: maps the ids of each source to the session's dense ids.
 //!
 //! A guest's id is a hash, and the guest may send a false hash. But a reader of the trace relies on declared
-//! ids and correct lengths. So the drain looks up each id among the texts of the id's client, and has
-//! computed the hashes of these texts itself. Each text gets one dense id for the whole session, and a second
-//! dense id for the reference points with this text. All tables are bounded, because guests fill the tables:
-//! a class or a declaration draws the bytes of its description on disk from a [`Budget`]. New classes and
-//! declarations are appended to the files before the next packet.
+//! ids and correct lengths. So the drain looks up each id only among the texts of the client that sent the
+//! id. The drain itself has computed the hashes of these texts. Each text gets one dense id for the whole
+//! session, and a second dense id for the reference points with this text. All tables are bounded, because
+//! guests fill the tables: a class or a declaration draws the bytes of its description on disk from a
+//! [`Budget`]. New classes and declarations are appended to the files before the next packet.
 
 use super::budget::{Account, Budget};
 use super::wanted::Wanted;
@@ -205,7 +205,7 @@ impl Classes {
         }
     }
 
-    /// Returns true if a guest's events of this class are wanted.
+    /// Returns true if the rules want a guest's events of this class.
     pub fn is_wanted(&self, dense: u32) -> bool {
         self.name(dense).is_none_or(|name| self.wanted.is_wanted(name))
     }
@@ -259,8 +259,8 @@ impl Classes {
         self.undescribed.clear();
     }
 
-    /// Returns all event classes of the metadata: the reserved classes in every stream class, and each other
-    /// class in the stream classes for which the class was declared.
+    /// Returns all event classes of the metadata. Every stream class has the reserved classes. In addition, a
+    /// stream class has the classes that were declared for it.
     pub fn entries(&self, clocks: u32) -> impl Iterator<Item = ClassEntry<'_>> {
         // The function walks the declared sets. A test of every class for every clock would take too long,
         // because a session can have many classes and many clocks.
@@ -270,8 +270,8 @@ impl Classes {
         self.reserved_entries(0..clocks).chain(self.entries_of(declared))
     }
 
-    /// Returns the event classes that the metadata lacks: the reserved classes of the stream classes of
-    /// `clocks`, and the new declarations.
+    /// Returns the event classes that the metadata lacks: the new declarations, and the reserved classes for
+    /// each stream class of `clocks`.
     pub fn new_entries(&self, clocks: Range<u32>) -> impl Iterator<Item = ClassEntry<'_>> {
         self.reserved_entries(clocks).chain(self.entries_of(self.undescribed.iter().copied()))
     }
@@ -313,7 +313,8 @@ pub(crate) type RecoveredClasses = HashMap<u32, Option<ClassRef>>;
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     known: HashMap<u32, Known>,
-    /// Meanings for ids that the client's own texts do not have.
+    /// Classes by id from the session of the killed process. The table uses these classes for ids that no
+    /// text of the client has.
     earlier: Arc<RecoveredClasses>,
 }
 
@@ -425,8 +426,8 @@ pub(crate) const CACHE: usize = 128;
 /// Class of an id, for the hot path.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cached {
-    /// If all plain records of this id have the same length, their second header word. Otherwise 0, which is
-    /// the second header word of a pad.
+    /// The second header word of all plain records of this id, if these records all have the same length.
+    /// Otherwise 0, which is the second header word of a pad.
     pub meta: u64,
     /// The second header word with the dense id in place of the guest's id.
     pub out: u64,

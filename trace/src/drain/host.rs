@@ -38,8 +38,8 @@ impl HostConsumer {
         self.noted = head;
     }
 
-    /// Returns true if the ring has got no record since the pass before the last pass, and no thread is
-    /// writing a record now.
+    /// Returns true if the ring's head has not moved since it was noted for the previous pass, and no thread
+    /// is writing a record now.
     pub fn is_quiet(&self) -> bool {
         // The order of the checks matters: if an emit ends after the check of `is_busy`, the emit has moved
         // the head.

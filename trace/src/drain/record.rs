@@ -106,8 +106,8 @@ impl<'a> Packer<'a> {
         Flow::Taken
     }
 
-    /// Takes a record that cannot take the hot path: the record is no plain event, has no known fixed length,
-    /// or has a bad time.
+    /// Takes a record that is too special for the hot path: the record is no plain event, has no known fixed
+    /// length, or has a bad time.
     #[inline(never)]
     fn visit_other(&mut self, faults: &mut [u64; FAULT_KINDS], record: Record<'_>) -> Flow {
         let header = record.header;
@@ -261,7 +261,8 @@ impl Context<'_> {
     }
 
     /// Checks a guest's reference point in a host ring. Returns the class of the point. If the point has no
-    /// class, returns the class of untyped points. The client gets the counts when the packet is committed.
+    /// class, returns the class of untyped points. The point and its fault are counted for the point's
+    /// client, as soon as the packet is committed.
     fn point_class(
         &mut self,
         header: &Header,

@@ -25,7 +25,8 @@ impl Default for SnapshotLimit {
     }
 }
 
-/// Number of snapshots whose outcome is kept for the callers that asked for the snapshot.
+/// Number of the newest snapshots for which the recorder keeps the outcomes. The callers that asked for the
+/// snapshots read these outcomes.
 const KEPT: usize = 64;
 
 /// Error of taking a snapshot.
@@ -41,14 +42,14 @@ pub enum SnapshotError {
     /// The drain loop has made no pass.
     #[error("the rings were not drained for 10 s: is the drain loop running?")]
     NotDrained,
-    /// The session ended before the snapshot.
+    /// The session ended before the snapshot was written.
     #[error("the session has ended")]
     Ended,
     /// The snapshot could not be written. The written part of the snapshot is valid.
     #[error(transparent)]
     Write(Arc<WriteFailed>),
-    /// A guest may take no snapshot now: its last snapshot was too short a time ago, or the guests have taken
-    /// their maximum number of snapshots.
+    /// A guest may take no snapshot now. Either too little time has passed since guests last took a snapshot,
+    /// or the guests have taken their maximum number of snapshots.
     #[error("a guest's trigger has taken its share of snapshots (SessionConfig::guests_snapshots)")]
     Refused,
 }

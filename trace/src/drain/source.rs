@@ -30,7 +30,8 @@ pub(crate) struct Source {
     pub holder: Option<Holder>,
     pub next: Next,
     pub file: StreamFile,
-    /// Token of the holder whose lease record a killed process has already taken out of the ring.
+    /// Token of the ring's holder, if a killed process has already taken the holder's lease record out of the
+    /// ring.
     pub earlier: Option<u64>,
     pub pending: PendingPoints,
     /// Ring position at which the current snapshot ends.
@@ -127,8 +128,8 @@ impl Source {
 
     /// Returns the end of the last packet: the position in the ring, the next sequence number, and the number
     /// of faults. The last taken record may end at another position, because unwanted records are in no
-    /// packet, and a ring can go back. Before the first packet, returns the values with which a recovery
-    /// begins.
+    /// packet, and the position in a ring can go back. Before the first packet, returns the position and the
+    /// sequence number of the next record. A recovery begins with these values.
     pub fn end(&self) -> (u64, u64, u64) {
         match self.file.stream.as_ref().map(Stream::last) {
             Some(last) if self.file.begins_anew => (0, 0, last.faults),

@@ -89,10 +89,10 @@ impl TraceFiles {
     }
 }
 
-/// Number of words of the guests' schema logs (256 KiB) that any clients may use up in a pass. A pass may
-/// read another 256 KiB. Each client has an equal part of these 256 KiB, and no other client can use up this
-/// part. A guest can make its log full with one store, so the pass must not take longer for logs than for the
-/// clients' records. If up to 16 logs are full, a pass reads all these logs.
+/// Number of words (256 KiB) of the guests' schema logs that a pass may read, whichever clients wrote these
+/// words. A pass may read another 256 KiB. Each client has an equal part of these 256 KiB, and no other
+/// client can use up this part. A guest can make its log full with one store, so the pass must not take
+/// longer for logs than for the clients' records. If up to 16 logs are full, a pass reads all these logs.
 pub(crate) const LOG_WORDS: u64 = 1 << 15;
 
 /// State that all sources of a session share.
@@ -103,8 +103,8 @@ pub(crate) struct TraceState {
     pub stage: Vec<u64>,
     pub classes: Classes,
     pub clocks: Clocks,
-    /// True if the drain has not read the guests' schema logs since it noted the heads of the host rings. In
-    /// this case, a point with an unknown schema waits for the next pass.
+    /// True if the drain has noted the heads of the host rings, but has not read the guests' schema logs
+    /// afterwards. In this case, a point with an unknown schema waits for the next pass.
     pub is_partial: bool,
     /// Number of words of the guests' schema logs that this pass may still read in addition to each client's
     /// part.
@@ -241,8 +241,8 @@ impl TraceState {
         self.failures.note(JOURNAL, written);
     }
 
-    /// If the accounts are due, replaces `session.json`. If also the maps of the clocks are due and a map has
-    /// changed, replaces the metadata.
+    /// Replaces `session.json` if the accounts are due. In this case, also replaces the metadata if the maps
+    /// of the clocks are due and a map has changed.
     pub fn write_accounts(&mut self, now: u64) {
         let frequency = self.clocks.host.frequency;
         // If this write fails, the next try comes when the accounts are due again.
@@ -265,7 +265,7 @@ impl TraceState {
     }
 
     /// If the session has recorded events that the last accounts do not count, returns the time until the
-    /// accounts are due, but at least 1 ms.
+    /// accounts are due. This time is at least 1 ms.
     pub fn accounts_due_in(&self, now: u64) -> Duration {
         if !self.is_ahead || !self.trace.is_open() {
             return Duration::MAX;

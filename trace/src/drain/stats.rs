@@ -30,11 +30,11 @@ impl Recorded {
     }
 }
 
-/// A stream's ledger: numbers of events that the stream's producer has emitted, but that are in no packet.
+/// A stream's ledger: numbers of emitted events that are in no packet of the stream.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ledger {
-    /// Numbers of lost events by cause: first in this generation of the ring, then in earlier generations.
-    /// The ring's own totals do not include earlier generations.
+    /// Numbers of lost events by cause. The first entry is for this generation of the ring, and the second
+    /// entry is for all earlier generations. The ring's own totals do not include earlier generations.
     lost: [Losses; 2],
     /// Number of events that no rule wanted.
     pub filtered: u64,
@@ -175,9 +175,9 @@ pub(crate) struct PendingPoints {
     pub faults: [u64; FAULT_KINDS],
 }
 
-/// Callback for failed writes. The session calls the callback at the first failed write, and again only for a
-/// failure after all failing writers have worked again. The callback runs in the middle of a drain, so it
-/// must not call the session.
+/// Callback for failed writes. The session calls the callback at the first failed write. A later failure
+/// causes a call only if all writers have worked again in between. The callback runs in the middle of a
+/// drain, so it must not call the session.
 pub type OnWriteFailed = Box<dyn Fn(&WriteFailed) + Send>;
 
 /// Writer number of `session.json` and the metadata, for [`Failures::failed`].

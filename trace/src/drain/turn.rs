@@ -32,7 +32,7 @@ pub(crate) struct Turn<'t, 'c> {
 struct First {
     token: u64,
     timestamp: u64,
-    /// If the record is a lease record, the kind of clock in the record.
+    /// Kind of clock that the record names, if the record is a lease record.
     kind: Option<ClockKind>,
 }
 
@@ -61,8 +61,8 @@ impl Turn<'_, '_> {
         self.source.has_rest = false;
         let mut drained = drained?;
         if self.source.until.is_some() {
-            // If a ring goes back during a snapshot, its turn must end, because the ring might never be
-            // empty.
+            // If the ring's position has gone back during a snapshot, the snapshot must not wait for the
+            // ring's rest, because the ring might never be empty.
             drained.more &= !is_back(end, self.source.next.position);
         }
         self.source.has_rest = drained.more;
@@ -74,7 +74,8 @@ impl Turn<'_, '_> {
     pub fn learn(&mut self) -> Result<bool, WriteFailed> {
         let (state, source) = (&mut *self.state, &mut *self.source);
         let consumer = &mut *self.consumer;
-        // The client may read its own part, and in addition the rest that all clients share.
+        // The drain may read the client's own part. In addition, the drain may read the words that are left
+        // for all clients together.
         let (part, known) = state.log_part;
         // Each call reads at least one text, because some callers repeat the call until no text is left.
         let own = if source.stats < known { part.max(1) } else { 1 };
@@ -85,7 +86,7 @@ impl Turn<'_, '_> {
         };
         let before = consumer.taken_schema_words();
         let mut is_read = false;
-        // The end of the log that the consumer found bounds this loop.
+        // This loop is bounded, because it ends at the log's end that the consumer has found.
         while !is_read && consumer.taken_schema_words() - before < most {
             match consumer.next_schema_beside(|id| source.texts.table.text(&state.classes, id)) {
                 Some(Logged::Known) => {}
@@ -149,8 +150,8 @@ impl Turn<'_, '_> {
                         _ => self.commit(&pulled, packed, now),
                     }?;
                     if self.source.is_first_after_restore && pulled.records > 0 {
-                        // The next record determines the clock anew, but does not tell the clock's kind, so
-                        // the holder keeps the kind.
+                        // The next record determines the clock anew. This record does not tell the clock's
+                        // kind, so the holder keeps the kind.
                         let (state, source) = (&*self.state, &mut *self.source);
                         let clock = state.clocks.kind(clock);
                         let name = state.stats[source.stats].name.clone();
@@ -213,8 +214,8 @@ impl Turn<'_, '_> {
     }
 
     /// Looks at the first record. The caller must call `rollback` of the consumer. The packer checks the
-    /// record again when it takes the record: if a guest changes the record in between, the record's time may
-    /// not fit the clock, and is then clamped.
+    /// record again when it takes the record. If the guest has changed the record's time in between and the
+    /// time does not fit the clock, the packer clamps the time.
     fn peek(&mut self) -> Option<First> {
         self.state.buffer.clear();
         let scratch = self.state.buffer.free();
@@ -278,13 +279,13 @@ impl Turn<'_, '_> {
         source.lease = Some(OpenLease { token: next.token, epoch: state.clocks.epoch(), first });
     }
 
-    /// Ends a turn in which the ring had no records. Changed counters are written once a second, because a
-    /// packet for each change would be too expensive.
+    /// Ends a turn that took no records out of the ring. Changed counters are written once a second, because
+    /// a packet for each change would be too expensive.
     fn commit_nothing(&mut self, pulled: &Pulled, now: u64) -> Result<Drained, WriteFailed> {
         self.note();
         self.consumer.commit();
-        // Before the first packet of a generation, no counters are written, because readers would take the
-        // counters as the last generation's.
+        // Before the first packet of a generation, no counters are written. Readers would take these counters
+        // for counters of the previous generation.
         let file = &self.source.file;
         let is_due = now.saturating_sub(file.committed_at) > self.state.clocks.host.frequency;
         if is_due && !file.begins_anew {
@@ -301,7 +302,7 @@ impl Turn<'_, '_> {
         now: u64,
     ) -> Result<Drained, WriteFailed> {
         if self.state.buffer.is_empty() {
-            // No record was wanted. A later packet has the number of unwanted records.
+            // No record was wanted. The header of a later packet counts the unwanted records.
             self.note();
         } else {
             if let Err(failed) = self.write(pulled, &packed) {

@@ -1,11 +1,11 @@
 //! Decides which events of guests are wanted. Rules with patterns decide, and the enable mask follows from
 //! the rules.
 //!
-//! A guest's names arrive with their schemas. The known names are the seen names, and the names that rules
-//! give without `*` and `?`. A slot of the mask is off only if at least one known name hashes to the slot,
-//! and all such names are off. So an unknown name stays on, unless the name shares a slot with a name that is
-//! off. If a seen name could not be remembered, the name's slot stays on. If an unwanted event passes the
-//! mask, the drain filters the event.
+//! A guest's names arrive with their schemas. The known names are the seen names, and the names in rules
+//! without `*` and `?`. A slot of the mask is off only if at least one known name hashes to the slot, and all
+//! such names are off. So an unknown name stays on, unless the name shares a slot with a name that is off. If
+//! a seen name could not be remembered, the name's slot stays on. If an unwanted event passes the mask, the
+//! drain filters the event.
 
 use crate::events::Pattern;
 use hypertrace_abi::layout::MASK_BYTES;
@@ -28,7 +28,8 @@ pub struct TooManyRules;
 /// Rules and names of guest events.
 #[derive(Debug)]
 pub(crate) struct Wanted {
-    /// Rules in the order in which they were added. The last rule that matches a name decides.
+    /// Rules in the order in which they were added. For each name, the last rule that matches the name
+    /// decides.
     rules: Vec<(Pattern, bool)>,
     /// Seen names, and whether they are wanted.
     seen: BTreeMap<String, bool>,

@@ -6,7 +6,7 @@ pub(crate) use declared::{is_wanted, reference_point};
 
 /// Returns the words of a point that `guest_hypertrace` shows.
 pub(crate) fn shown(is_2016: bool, words: &[u64]) -> [u64; 8] {
-    // The words of a 2016 point begin with client and count.
+    // In a point of the format of 2016, the first two words are client and count.
     let words = if is_2016 { words.get(2..).unwrap_or(&[]) } else { words };
     std::array::from_fn(|n| words.get(n).copied().unwrap_or(0))
 }

@@ -96,7 +96,7 @@ pub(crate) fn forget_sessions() {
     remove(Backends::RING);
 }
 
-/// Bit in an event's state: the event is switched on, whatever the backends.
+/// Bit in an event's state: the event is switched on, even if no backend is active.
 const WANTED: u32 = 1 << 31;
 
 /// A declared event and its state.
@@ -187,9 +187,10 @@ impl TraceEvent {
         self.settle_as(|state| state & WANTED != 0);
     }
 
-    /// Sets the state to `wanted`, with the active backends. Another thread may change the backends
-    /// meanwhile. After the change, that thread settles all events: either it sees the state that this thread
-    /// has stored, or this thread sees the change.
+    /// If `wanted` returns true for the previous state, sets the bit [`WANTED`] and the bits of the active
+    /// backends. Otherwise sets the state to 0. Another thread may change the backends meanwhile. After this
+    /// change, the other thread settles all events. Either the other thread sees the state that this thread
+    /// has stored, or this thread sees the change and tries again.
     #[inline]
     fn settle_as(&self, wanted: impl Fn(u32) -> bool) {
         loop {
@@ -235,8 +236,8 @@ pub fn trace_events_all() -> String {
 }
 
 /// A name that two crates declare with different arguments. Each of the two events is recorded correctly. But
-/// a reader that identifies events only by their names confuses the two events, as readers of the simple
-/// backend's file do.
+/// readers that identify events only by their names confuse the two events. The readers of the simple
+/// backend's file are such readers.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Clash {

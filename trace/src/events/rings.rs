@@ -151,8 +151,8 @@ impl Claim {
         let lease = Lease::new(token(), ClockKind::Tsc, now, &info);
         let producer = Producer::lease(long.memory()?, &long.state, lease, false)
             .waking(&*long.waker, long.pause);
-        // The claim itself must wake the drain loop: the lease record counts as an event, so the first event
-        // after the lease record would not follow a pause.
+        // The claim itself must wake the drain loop. The lease record counts as an event, so the thread's
+        // first event does not follow a pause, and does not wake the drain loop.
         ring.waker.wake();
         Some(Claim { session, producer, ring })
     }
@@ -171,9 +171,9 @@ fn token() -> u64 {
     RandomState::new().hash_one(ticks()) | 1
 }
 
-/// Makes a forked child begin without a claim, without a default session, and without events that are on for
-/// the rings. Otherwise the child would keep the claim of the forking thread: a claim to a copy of the ring,
-/// which no drain loop empties.
+/// Registers a handler for forks. In the child, the handler removes the claim and the default session, and
+/// switches the backend of the rings off. Otherwise the child would keep the claim of the forking thread: a
+/// claim to a copy of the ring, which no drain loop empties.
 fn forget_at_fork() {
     extern "C" fn child() {
         HELD.set(ptr::null());
@@ -200,8 +200,8 @@ thread_local! {
     static DENIED: RefCell<Option<Arc<Unattached>>> = const { RefCell::new(None) };
 }
 
-/// A session's ledger of lost events that belong to no stream: the number of events of the VMM's threads that
-/// found no ring, and of processes that hold no client.
+/// A session's count of lost events that belong to no stream: the events of the VMM's threads that found no
+/// ring, and the events of processes that hold no client.
 #[derive(Debug, Default)]
 pub(crate) struct Unattached(StdAtomicU64);
 
@@ -394,8 +394,7 @@ impl HostRings {
 
     /// Leaves the rings to another process. Returns `false` if another process owns the rings already.
     pub fn leave(&self) -> bool {
-        // No process can have the number `u32::MAX` of forks, so no process owns the rings until a process
-        // adopts them.
+        // No process counts `u32::MAX` forks, so no process owns the rings until a process adopts them.
         self.forks.swap(u32::MAX, Ordering::Relaxed) == FORKS.load(Ordering::Relaxed)
     }
 

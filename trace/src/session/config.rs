@@ -40,8 +40,8 @@ pub struct SessionConfig {
     pub open_files: usize,
     /// Users that may read the session's files.
     pub share: Share,
-    /// Number of host rings, at most [`MAX_HOST_RINGS`](crate::limits::MAX_HOST_RINGS). The same number of
-    /// the VMM's threads can trace at the same time, including the vCPU threads.
+    /// Number of host rings, at most [`MAX_HOST_RINGS`](crate::limits::MAX_HOST_RINGS). At most this number
+    /// of the VMM's threads can trace at the same time. The vCPU threads are among these threads.
     /// [`for_vcpus`](SessionConfig::for_vcpus) sets the number.
     pub host_rings: usize,
     /// Size of a host ring in bytes: a power of two, at least 64 KiB.
@@ -51,12 +51,12 @@ pub struct SessionConfig {
     /// and the CPU does not tell the frequency, the first session of a process measures the frequency for
     /// half a millisecond, and again while the session runs.
     pub host_frequency: Option<u64>,
-    /// Frequency of the guests' TSC in ticks per second, if it differs from the host's.
+    /// Frequency of the guests' TSC in ticks per second, if this frequency differs from the host's frequency.
     pub guest_frequency: Option<u64>,
     /// Number of the session's first clock epoch.
     pub epoch: u32,
     /// Ticks of the host's raw counter at the beginning of the first epoch, if this epoch began before the
-    /// session. No lease can span more time than has passed since the beginning of the epoch.
+    /// session. The times of a lease span at most the time that has passed since the beginning of the epoch.
     pub epoch_began: Option<u64>,
     /// Number of clients that relay the reference points of other clients: clients 0 to `relays - 1`. The
     /// session treats the rings of these clients as host rings. For user mode.
@@ -75,8 +75,8 @@ pub struct SessionConfig {
     /// declared events. Without patterns, all events of guests are on, and all declared events are off. A
     /// [recovery](crate::Session::recover) ignores the patterns.
     pub events: Vec<Pattern>,
-    /// Callback for failed writes. The drain loop's thread calls the callback at the first failed write. The
-    /// thread calls the callback again only for a failure after all failing writers have worked again.
+    /// Callback for failed writes. The drain loop's thread calls the callback at the first failed write. A
+    /// later failure causes a call only if all writers have worked again in between.
     pub on_write_failed: Option<OnWriteFailed>,
     /// Contents of the directory, in addition to the control socket.
     pub output: Output,

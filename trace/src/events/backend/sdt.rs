@@ -9,8 +9,8 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// A whole page in `.data`, which keeps the semaphores out of a page that is mapped twice. If lld links the
-/// program, the last page of the data that becomes read-only (RELRO) and the first page of the later data are
-/// the same page of the file, and this page is mapped twice. The kernel increments a semaphore in the first
+/// program, one page of the file holds both the end of the data that becomes read-only (RELRO) and the
+/// beginning of the later data. This page is mapped twice. The kernel increments a semaphore in the first
 /// mapping of the semaphore's place in the file. For a semaphore in the shared page, the first mapping would
 /// be the wrong mapping. The section of the semaphores follows `.data`.
 static PAGE: [AtomicU8; 4096] = [const { AtomicU8::new(1) }; 4096];
