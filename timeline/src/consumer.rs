@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The trait of exporters and printers, which take the contents of a recording.
+//! The trait of exporters and printers, which receive the contents of a recording.
 
 use crate::compiled::FunctionNames;
 use crate::error::Error;
@@ -10,8 +10,8 @@ use crate::recording::Recording;
 use crate::regions::{Begins, Options, Region, Regions, ThreadInterval};
 use hypertrace_format::error::Warning;
 
-/// An exporter or a printer, which takes the events, losses, intervals or regions of a recording one by one.
-/// The default of each method ignores its argument.
+/// An exporter or a printer, which receives the events, losses, intervals or regions of a recording one by
+/// one. The default of each method ignores its argument.
 ///
 /// ```
 /// use hypertrace_timeline::regions::Region;
@@ -63,7 +63,7 @@ pub trait Consumer {
     }
 }
 
-/// A closure that takes entries.
+/// A closure that receives entries.
 impl<E: From<Error>, F: FnMut(&EntryRef<'_>) -> Result<bool, E>> Consumer for F {
     type Error = E;
 

@@ -88,7 +88,7 @@ impl Follow {
         })
     }
 
-    /// Returns the Unix time of the session's start, nanoseconds.
+    /// Returns the Unix time of the session's start in nanoseconds.
     pub fn started_unix_ns(&self) -> i64 {
         self.started_unix_ns
     }
@@ -142,7 +142,8 @@ impl Follow {
         locked.unwrap_or(true)
     }
 
-    /// Gives `each` the losses that belong to no stream. The caller calls this after the session has ended.
+    /// Gives `each` the losses that belong to no stream. The caller must call this method only after the
+    /// session has ended.
     ///
     /// # Errors
     /// If the description is damaged.

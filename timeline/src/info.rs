@@ -54,7 +54,7 @@ pub struct Session {
     pub finished: bool,
     /// ID of the host's boot.
     pub boot_id: Option<String>,
-    /// Frequency of the host's counter, Hz.
+    /// Frequency of the host's counter in Hz.
     pub frequency: u64,
     /// One value of the host's counter, with the Unix time of the value.
     pub anchor: Point,
@@ -206,7 +206,7 @@ pub struct Jump {
     pub after: Point,
 }
 
-/// Number of a clock's clients that have no reference points.
+/// Clients of one clock that have no reference points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 pub struct WithoutPoints {

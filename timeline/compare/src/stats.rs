@@ -2,8 +2,9 @@
 
 //! Statistics of two sets of runs, with one value per run.
 //!
-//! The unit is the run. All regions of one run share the run's memory layout, CPU frequency and neighbours on
-//! the machine. So a few runs give only a few independent values, no matter how many regions each run has.
+//! A run, and not a region, is the unit of the statistics. All regions of one run share the run's memory
+//! layout, CPU frequency and neighbours on the machine. So a few runs give only a few independent values, no
+//! matter how many regions each run has.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -56,8 +57,8 @@ pub fn welch(a: &[f64], b: &[f64], confidence: f64) -> Option<Difference> {
 }
 
 /// Returns the smallest difference of means that a two-sided test at `level` finds with a probability of
-/// `power`, if runs are as many and scatter as much as these runs. With a level of 0.01 and a power of 0.8,
-/// four of five comparisons find the difference at 1 %.
+/// `power`. The tested runs are as many as these runs and scatter as much. With a level of 0.01 and a power
+/// of 0.8, four of five comparisons find the difference at 1 %.
 ///
 /// The smallest difference is (t(1 - level/2) + t(power)) times the standard error by Welch, and 0 if all
 /// values of each side are equal. Returns `None` in the cases in which [`welch`] returns `None`, and if
@@ -266,8 +267,8 @@ fn sums_by_bits(values: &[f64]) -> [f64; 256] {
     sums
 }
 
-/// Returns p values adjusted for their number (Benjamini and Hochberg). If every name with an adjusted value
-/// of at most 0.01 is called different, about 1 % of these names have no difference.
+/// Returns the p values, adjusted for the number of p values (Benjamini and Hochberg). If every name with an
+/// adjusted value of at most 0.01 is called different, about 1 % of these names have no difference.
 ///
 /// A value that is not a number counts as 1.
 pub fn benjamini_hochberg(p: &[f64]) -> Vec<f64> {

@@ -34,7 +34,7 @@ impl<V> ByName<V> {
         self.0.get_mut(&address(name)).map(|(_, value)| value)
     }
 
-    /// Gives a name a value. The name is kept, so that no other name gets its address.
+    /// Sets the value of a name. The name is kept, so that no other name gets its address.
     pub fn insert(&mut self, name: &Arc<str>, value: V) {
         self.0.insert(address(name), (name.clone(), value));
     }
@@ -45,8 +45,8 @@ pub(crate) fn address(name: &Arc<str>) -> usize {
     Arc::as_ptr(name).cast::<u8>() as usize
 }
 
-/// Map whose keys are addresses or numbers of clients. Nobody can choose many of these numbers, so a weak
-/// hash is safe.
+/// Map whose keys are addresses or numbers of clients. No attacker can choose many of these numbers, so a
+/// weak hash is safe.
 pub(crate) type ByNumber<K, V> = HashMap<K, V, BuildHasherDefault<Multiply>>;
 
 /// Hash of a number, for [`ByNumber`].

@@ -108,8 +108,8 @@ impl Choice {
         matches!(entry, EntryRef::Event(event) if self.is_past(event.ts_ns))
     }
 
-    /// Returns whether an event or a loss is wanted. A loss is wanted whatever names and fields are wanted,
-    /// because any event may be among the lost events.
+    /// Returns whether an event or a loss is wanted. A loss is wanted regardless of the wanted names and
+    /// fields, because any event may be among the lost events.
     pub fn admits(&self, entry: &EntryRef<'_>) -> bool {
         match entry {
             EntryRef::Event(event) => self.admits_event(event),

@@ -37,7 +37,7 @@ const COLUMNS: &str = "t_ns,ts_ns,bound_ns,client,pid,tid,cpu,thread,source,even
 /// inputs.
 ///
 /// # Errors
-/// If an input is damaged, has more than [`MAX_FIELDS`] fields, or the output cannot be written.
+/// If an input is damaged or has more than [`MAX_FIELDS`] fields, or if the output cannot be written.
 pub fn write(
     recording: &Recording,
     choice: &Choice,

@@ -7,7 +7,7 @@
 
 use std::fmt::{self, Write};
 
-/// Returns whether a character could do more than show itself.
+/// Returns whether a character could have another effect than being shown.
 fn is_dangerous(c: char) -> bool {
     c.is_control() // C0, DEL, C1
         || matches!(c,

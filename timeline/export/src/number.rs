@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Numbers as text. Formats numbers fast. Most of the output is numbers, and `write!` would take more time
-//! for the numbers than the rest of the output takes.
+//! Numbers as text. Formats numbers fast. Most of the output is numbers. With `write!`, the numbers would
+//! take more time than the rest of the output.
 
 use hypertrace_timeline::Name;
 use std::fmt::Write as _;

@@ -232,7 +232,8 @@ fn read<'a>(
     Ok((pass, warnings))
 }
 
-/// Returns whether a mark may be an event of a program. The name of a program's event has no `SYSTEM:`.
+/// Returns whether a mark may be an event of a program. The name of a program's event has no prefix
+/// `SYSTEM:`.
 fn has_marks_of_programs(options: &Options) -> bool {
     options.marks.iter().any(|mark| !mark.event().contains(':'))
 }

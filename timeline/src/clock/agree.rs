@@ -54,8 +54,8 @@ impl ClockMap {
                 .all(|knot| is_inside(knot.x, self.value(self.find(&mut here, knot.x), knot.x)))
     }
 
-    /// Returns whether this map and another client's map may belong to the same clock: whether the limits of
-    /// both maps overlap at each reading of the other map.
+    /// Returns whether this map and another client's map may belong to the same clock. If the result is true,
+    /// the limits of both maps overlap at each reading of the other map.
     pub(crate) fn may_be(&self, other: &ClockMap) -> bool {
         let mut hints = (0, 0);
         other.knots.iter().all(|knot| {

@@ -5,8 +5,8 @@
 use super::sweep::{NONE, Rates, Span};
 use super::{ClockMap, clamped};
 
-/// A reading of a guest's clock, for durations. The host time between two readings follows from the rate of
-/// the clock alone, and does not depend on the clock map.
+/// A reading of a guest's clock, from which durations are computed. The host time between two readings
+/// follows from the rate of the clock alone, and does not depend on the clock map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GuestTime {
     /// Number of the clock.

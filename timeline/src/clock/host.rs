@@ -36,9 +36,9 @@ const BITS: u32 = 40;
 
 impl HostCounter {
     /// Makes a counter that had the value `raw` at Unix time `unix_ns`. `boot_id` is the number in
-    /// `/proc/sys/kernel/random/boot_id`, see [`uuid`](hypertrace_format::uuid); `None` if the recording does
-    /// not have this number. A frequency outside of [`FREQUENCIES`] is replaced by the nearest frequency in
-    /// this range.
+    /// `/proc/sys/kernel/random/boot_id` (see [`uuid`](hypertrace_format::uuid)), or `None` if the recording
+    /// does not have this number. A frequency outside of [`FREQUENCIES`] is replaced by the nearest frequency
+    /// in this range.
     pub fn new(boot_id: Option<u128>, raw: u64, unix_ns: i64, frequency: u64) -> HostCounter {
         let frequency = frequency.clamp(*FREQUENCIES.start(), *FREQUENCIES.end());
         let units = (SECOND << BITS) / u128::from(frequency);

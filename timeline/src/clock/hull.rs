@@ -29,7 +29,7 @@ struct Knot {
 }
 
 impl Hull {
-    /// Makes the limits of some maps. Returns `None` if the maps have too many readings.
+    /// Computes the common limits of these maps. Returns `None` if the maps have too many readings.
     pub fn of<'m>(maps: impl Iterator<Item = &'m ClockMap>) -> Option<Hull> {
         let all = maps.flat_map(|map| [Some(map), map.otherwise.as_deref()]).flatten();
         let mut all: Vec<(&ClockMap, usize)> = all.map(|map| (map, 0)).collect();

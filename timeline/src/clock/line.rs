@@ -76,7 +76,7 @@ impl Lines {
     }
 }
 
-/// Result of the comparison of a clock that the VMM or KVM describes with the constraints.
+/// Result of a comparison between the constraints and a clock that the VMM or KVM describes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Agreement {
@@ -119,8 +119,8 @@ impl Agreement {
 }
 
 impl Line {
-    /// Makes the line of a TSC, for guest ticks from the raw value `base` on. `origin` is the Unix time of
-    /// the host time 0 in maps. Returns `None` if `tsc` has impossible values.
+    /// Makes the line of a TSC. Guest ticks of the line count from the raw value `base`. `origin` is the Unix
+    /// time of the host time 0 in maps. Returns `None` if `tsc` has impossible values.
     pub fn new(tsc: GuestTsc, base: u64, counter: HostCounter, origin: i128) -> Option<Line> {
         // The difference is computed modulo 2^64 and taken as signed, because the guest's clock may have its
         // 0 before the host's counter has its 0.
@@ -155,8 +155,8 @@ impl Line {
         self.of_kvm.zip(later.of_kvm).is_some_and(|((_, until), (from, _))| from < until)
     }
 
-    /// Extends the time for which this line holds to the end of a later line, if [`Line::joins`] is true for
-    /// both.
+    /// Extends the time for which this line holds to the end of a later line. [`Line::joins`] must be true
+    /// for both lines.
     pub fn join(&mut self, later: &Line) {
         if let (Some((_, until)), Some((_, later))) = (&mut self.of_kvm, later.of_kvm) {
             *until = later.max(*until);
@@ -254,7 +254,7 @@ mod tests {
     /// Raw ticks of the host at the origin.
     const HOST: u64 = 1 << 40;
 
-    /// Makes the line of a TSC on a host of 1 GHz, for guest ticks from `base` on.
+    /// Makes the line of a TSC on a host of 1 GHz. Guest ticks of the line count from `base`.
     fn line(tsc: GuestTsc, base: u64) -> Line {
         let counter = HostCounter::new(None, HOST, 0, GHZ);
         Line::new(tsc, base, counter, counter.unix(HOST)).unwrap()

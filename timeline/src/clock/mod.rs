@@ -10,7 +10,7 @@
 //!
 //! A clock's rate is never off by more than 1,000 ppm ([`SLACK_PER_MILLE`]). So each constraint limits *f*
 //! everywhere. The limit is wider at readings that are farther from the constraint. For each reading, a sweep
-//! from left to right gives the limits by all constraints before the reading, and a sweep from right to left
+//! from left to right gives the limits by all constraints before the reading. A sweep from right to left
 //! gives the limits by all constraints after the reading. Between two readings, *f* must satisfy the limits
 //! of *both* sweeps. At each reading, the map goes through the middle between these limits. Between two
 //! readings, the map is a straight line.
@@ -22,8 +22,9 @@
 //!
 //! A clock *jumps* if its rate is outside of its limits for a moment: the guest was stopped together with its
 //! clock, or somebody set the clock. A jump that is larger than the envelope is *found*: two constraints
-//! contradict each other, [`ClockMap::jumps`] names both, and each sweep begins anew there. A smaller jump
-//! does not contradict the constraints; it makes the envelope narrower by the size of the jump.
+//! contradict each other. [`ClockMap::jumps`] names both constraints, and each sweep begins anew at the jump.
+//! A smaller jump does not contradict the constraints, but makes the envelope narrower by the size of the
+//! jump.
 //!
 //! # The bound
 //!
@@ -225,7 +226,7 @@ impl ClockMap {
         }
     }
 
-    /// Makes the map of a clock of about the declared rate from constraints: a point of `not_after` means
+    /// Makes the map of a clock of about the declared rate from constraints. A point of `not_after` means
     /// f(x) <= y, and a point of `not_before` means f(x) >= y. The constraints may be in any order. Returns
     /// `None` if there are no constraints.
     ///
@@ -263,8 +264,8 @@ impl ClockMap {
                     return Ok(Some(through(Rates::ANY, guess)));
                 }
                 let map = through(mean, guess);
-                // The constraints could also be those of a clock that has the declared rate and was stopped
-                // now and then.
+                // The constraints could also come from a clock that has the declared rate and was stopped now
+                // and then.
                 let is_either = (1..=least + 1).contains(&jumps);
                 let otherwise = is_either.then(|| Box::new(through(declared, None)));
                 return Ok(Some(ClockMap { has_another_rate: !is_possible, otherwise, ..map }));
@@ -493,8 +494,9 @@ impl ClockMap {
         (self.rates != Rates::ANY).then(|| (max.frequency(), min.frequency()))
     }
 
-    /// Returns the quantiles of the bounds at the readings. At each reading, the larger one of the bounds
-    /// just before and just after the reading counts. Returns `None` if a bound is unknown.
+    /// Returns the quantiles of the bounds at the readings. At each reading, two bounds are compared, and the
+    /// larger bound counts: the bound just before the reading and the bound just after the reading. Returns
+    /// `None` if a bound is unknown.
     pub fn bounds(&self) -> Option<Bounds> {
         let side = |at: usize, knot: &Knot| self.distance_at(at, knot.x, knot.y);
         let worse = |(i, knot): (usize, &Knot)| {

@@ -5,14 +5,14 @@
 //! The constraints of reference points are certain. The constraints of a kernel's trace are not certain: the
 //! trace may lack an event without counting the loss, or the file may be from another machine. So a
 //! constraint of a trace counts only if the constraint agrees with the points and with the trace's other
-//! constraints. If the constraints of a trace that count show a jump, the narrower map has this jump.
+//! constraints. If such constraints show a jump, the narrower map has this jump.
 
 use super::sweep::{self, Reading};
 use super::{ClockMap, Declared, ENDS, Point, nominal_rate, readings};
 use std::collections::HashSet;
 
-/// At most one of this many constraints may be contradictory. If more constraints are contradictory, no
-/// constraint of the source is reliable.
+/// Divisor of the largest allowed share of contradictory constraints. If more constraints are contradictory,
+/// no constraint of the source is reliable.
 const MAX_WRONG: usize = 16;
 
 /// Number of passes that search for contradicting constraints.

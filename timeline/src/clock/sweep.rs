@@ -39,7 +39,7 @@ impl Rate {
     pub fn around(self, per_mille: i64) -> Rates {
         let by = |thousandths: i64| i128::from(self.0) * 1000 / i128::from(thousandths);
         let rate = |rate: i128| Rate(rate.clamp(0, LIMIT.into()) as i64);
-        // This rate was rounded down, so the largest rate is computed from the next value.
+        // This rate was rounded down, so the largest rate is computed from the next larger value.
         let fastest = i128::from(self.0 + 1) * 1000 / i128::from(1000 - per_mille) + 1;
         Rates { min: rate(by(1000 + per_mille)), max: rate(fastest) }
     }
@@ -216,7 +216,7 @@ struct Reach {
     from: Point,
 }
 
-/// The limits from all readings that the sweep has taken since the last contradiction.
+/// The limits from all readings that the sweep has read since the last contradiction.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct State {
     low: Option<Reach>,

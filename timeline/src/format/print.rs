@@ -526,7 +526,8 @@ impl<'a> Parser<'a> {
     fn binary(&mut self, above: u8, depth: u32) -> Option<Expr> {
         let mut a = self.primary(depth)?;
         loop {
-            // This check saves the search in `OPERATORS`, because no operator follows most numbers.
+            // This check saves the search in `OPERATORS`, because most numbers are not followed by an
+            // operator.
             if !b"|&=!<>^+-*/%".contains(&self.next()) {
                 return Some(a);
             }

@@ -42,8 +42,8 @@ pub const SYMBOL: &str = "symbol";
 /// Names of all fields of a function trace's events.
 pub const FUNCTION_FIELDS: [&str; 4] = ["name", "address", "depth", SYMBOL];
 
-/// A function trace: a directory from hypertrace's plugin, with the relation of the directory's times to the
-/// host's counter.
+/// A function trace: a directory from hypertrace's plugin, and the relation between the directory's times and
+/// the host's counter.
 #[derive(Debug)]
 pub struct FunctionTrace {
     trace: Trace,

@@ -45,7 +45,7 @@ pub(super) fn text(record: &mut Vec<u8>, bytes: &[u8]) -> bool {
     end < bytes.len()
 }
 
-/// Writes a value as the type that the value has itself.
+/// Writes a value in the form of the value's own type.
 struct Record<'r> {
     record: &'r mut Vec<u8>,
     /// Number of texts that were cut.

@@ -23,8 +23,8 @@ pub(super) struct Writer<'o> {
     counts: Counts,
     /// Unix time of the first session's start in nanoseconds.
     start: i64,
-    /// Unix time at the clock's 0 in nanoseconds: the start, or the time of the first event if that is
-    /// earlier.
+    /// Unix time at the clock's 0 in nanoseconds: the start, or the time of the first event if the first
+    /// event is earlier.
     base: Option<i64>,
     /// Names of the two fields that hold the name and the symbol of a compiled-in function.
     function: [Arc<str>; 2],

@@ -97,7 +97,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Times that a request may take.
+/// Limits of the time that a request may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Maximum time of a connection attempt to one address. A host's name may have several addresses.

@@ -464,7 +464,7 @@ impl Writer<'_, '_> {
         self.host_thread(machine, (pid, tid), name, &source.into())
     }
 
-    /// Writes an event of a track, in any order of time.
+    /// Writes an event of a track. Events may come in any order of time.
     pub fn other(
         &mut self,
         machine: u64,
@@ -571,7 +571,7 @@ impl Writer<'_, '_> {
         })
     }
 
-    /// Returns the track that groups all tracks of a machine that belong to no known process.
+    /// Returns the track of a machine's group, which has all tracks that belong to no known process.
     pub fn group(&mut self, machine: u64) -> Result<u64> {
         let of = Track::Group { machine };
         let sequence = &self.sequences[machine as usize];

@@ -95,7 +95,7 @@ impl Interned {
         number
     }
 
-    /// Returns the number of an argument's name that comes from this program and not from an event's field.
+    /// Returns the number of a name that this program gives to an argument.
     pub fn own(&mut self, name: &'static str) -> u64 {
         let key = (name.as_ptr() as usize, name.len());
         if let Some(number) = self.own.get(&key) {

@@ -11,7 +11,7 @@
 //! KVM and the VMM can describe the TSC that a client reads. If KVM's description contradicts none of the
 //! client's constraints, the client's times are computed from this description, and are exact. If KVM gives
 //! no such description, the VMM's description is used under the same condition. Times from the VMM's
-//! description get their bounds from the constraints, like all other times, so a false description by the VMM
+//! description get their bounds from the constraints, like all other times. So a false description by the VMM
 //! puts no event outside of its bound.
 
 use super::guest_tscs::{ComparedTsc, GuestCpu, GuestTscs, KvmWord};
@@ -125,7 +125,8 @@ impl ClientMap {
         Mapped { host, bound: exact.or_else(|| self.reading(guest).distance(host)) }
     }
 
-    /// Returns a guest reading. `ticks` must be the last reading that the caller has mapped.
+    /// Returns the guest reading of these ticks, with its maps. `ticks` must be the last reading that the
+    /// caller has mapped.
     pub fn reading(&self, ticks: u64) -> GuestReading<'_> {
         let maps = match &self.own {
             Some(own) if self.has_few => (&**own, Some(&*self.map)),
@@ -344,8 +345,8 @@ impl ClockMaps {
     }
 
     /// Returns the distances between constraints and times for a map that [`ClockMaps::iter`] gives, over all
-    /// clients of the map. If a client has lines of KVM or the VMM, the client's times are computed from the
-    /// lines, and otherwise from the map.
+    /// clients of the map. If a client has lines of KVM or the VMM, the client's times are computed from
+    /// these lines. Otherwise, the times are computed from the map.
     pub fn residuals(&self, (clock, client, _): (u32, Option<u32>, &ClockMap)) -> Residuals {
         let maps = self.clocks.get(&clock);
         maps.and_then(|maps| maps.residuals.get(&client)).copied().unwrap_or_default()

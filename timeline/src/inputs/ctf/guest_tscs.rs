@@ -46,8 +46,9 @@ pub struct KvmWord {
 }
 
 impl KvmWord {
-    /// Returns the TSCs by which the client's times are mapped. Each TSC comes with the host times between
-    /// which the TSC held, without the end, in [units](crate::clock::FRACTION) since the session's origin.
+    /// Returns the TSCs by which the client's times are mapped. Each TSC comes with two host times in
+    /// [units](crate::clock::FRACTION) since the session's origin: the TSC held from the first time until
+    /// just before the second time.
     pub fn used(&self) -> impl Iterator<Item = (GuestTsc, i64, i64)> {
         self.lines().into_iter().flat_map(|lines| lines.iter()).filter_map(|line| {
             let (from, until) = line.held()?;
@@ -127,8 +128,8 @@ impl GuestTscs {
         let json = session.json();
         let is_like = is_like_hosts(session, clock);
         let said = json.guest_tscs.iter().filter(|said| is_like && said.epoch == clock.epoch);
-        // A session can have a thousand clocks and two thousand TSCs for each, so only TSCs of the clock's
-        // clients are kept.
+        // A session can have a thousand clocks, and each clock can have two thousand TSCs, so only TSCs of
+        // the clock's clients are kept.
         let guests = session.streams().iter().filter(|stream| stream.domain == Domain::Guest);
         let is_its =
             |stream: &&Stream| stream.segments.iter().any(|s| s.first.stream_id == clock.id);

@@ -409,8 +409,8 @@ impl<'a> PointClocks<'a> {
             let far = session.host_time(clock, guest).abs_diff(*host);
             Some((far, clock.id, i64::try_from(guest).ok()?))
         });
-        // A client has several clocks if its holders read different clocks. The right clock is the one whose
-        // estimated time is nearest to the host time, because the clocks are far apart.
+        // A client has several clocks if its holders read different clocks. The right clock is the clock with
+        // the estimated time nearest to the host time, because the clocks are far apart.
         read.min().map(|(_, clock, guest)| (clock, guest))
     }
 }

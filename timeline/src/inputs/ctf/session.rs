@@ -216,7 +216,7 @@ impl Session {
         self.counter == other.counter && self.counter.is_same(&other.counter)
     }
 
-    /// Returns the Unix time in nanoseconds of a host time that a clock map of this session gives.
+    /// Converts a host time from a clock map of this session to Unix time in nanoseconds.
     pub fn unix_ns(&self, host: i64) -> i128 {
         (self.origin + i128::from(host)).div_euclid(FRACTION.into())
     }
@@ -320,8 +320,8 @@ fn check(segment: &Segment, json: &SessionJson) -> Result<()> {
     match json.clock(stream_id) {
         // Programs on the host may stamp with the host's own clock.
         Some(clock) if clock.domain == domain || clock.domain == Domain::Host => {
-            // The epoch may be later than the clock's epoch, because a session that has no more clocks uses
-            // an old clock for a new epoch.
+            // The epoch may be later than the clock's epoch, because a session that has no clock left uses an
+            // old clock for a new epoch.
             if epoch < clock.epoch {
                 let expected = format!("an epoch of at least {}, its clock's", clock.epoch);
                 return damaged(offset_of!(PacketHeader, epoch), &expected, epoch.to_string());

@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 /// Maximum number of gaps with lost events. If there are more gaps, no times of the kernel are used.
 const MAX_GAPS: usize = 1 << 16;
 
-/// Maximum number of changes of TSC offsets. If there are more changes, the only known TSCs are the ones that
+/// Maximum number of changes of TSC offsets. If there are more changes, the only known TSCs are the TSCs that
 /// the recorder saw.
 const MAX_OFFSETS: usize = 1 << 16;
 
@@ -31,7 +31,7 @@ const MAX_OFFSETS: usize = 1 << 16;
 /// TSCs, the VMs with the fewest TSCs keep their TSCs, and the TSCs of other VMs are dropped.
 const MAX_WORDS: usize = 256;
 
-/// Name of the event of a vCPU that gets another TSC offset.
+/// Name of the event that reports another TSC offset of a vCPU.
 const TSC_OFFSET: &str = "kvm:kvm_write_tsc_offset";
 
 /// Type of a store in `kvm_mmio`.

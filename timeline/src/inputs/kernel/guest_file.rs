@@ -51,8 +51,8 @@ impl Files {
 }
 
 impl GuestKernel {
-    /// Finds the recordings in a session that have ended, and gives each of them to `each`. Returns the
-    /// reasons why other recordings are not read, each reason once.
+    /// Finds the ended recordings in a session, and gives each recording to `each`. Returns the reasons why
+    /// other recordings are not read, each reason once.
     pub fn find(session: &Session, each: &mut dyn FnMut(GuestKernel)) -> Vec<Error> {
         let mut unread = Vec::new();
         if !session.classes().iter().any(|class| *class.name == *PIECE_EVENT) {
@@ -119,8 +119,8 @@ impl GuestKernel {
         Reader { of: self, at: 0 }
     }
 
-    /// Opens the recording as a trace of the session with this index. Its events have no times until
-    /// [`KernelTrace::set_guest`] gives the trace a clock.
+    /// Opens the recording as a trace of the session with this index. The recording's events have no times
+    /// until [`KernelTrace::set_guest`] gives the trace a clock.
     ///
     /// # Errors
     /// If the recording is damaged. A recording may be damaged at any time, because the guest determines its

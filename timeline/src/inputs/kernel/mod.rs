@@ -732,8 +732,8 @@ impl KernelTrace {
                     Ok((input, lost))
                 };
                 let mut last = *cpu;
-                // Only the last page is read, because a loss in an earlier page is followed by later events,
-                // so only the last page can end with a loss.
+                // Only the last page is read, because only the last page can end with a loss: a loss in an
+                // earlier page is followed by later events.
                 if !buffer.is_compressed && cpu.len > 0 && counted == 0 {
                     let page = buffer.page_size as u64;
                     let before = (cpu.len - 1) / page * page;

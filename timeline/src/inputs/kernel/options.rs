@@ -62,7 +62,7 @@ pub(crate) struct Steal<T> {
 pub(crate) struct Options {
     /// Name of the clock in version 6. Empty if the file has the name in another place.
     pub clock: Option<String>,
-    /// Time that is added to all times, in nanoseconds.
+    /// Nanoseconds that are added to all times.
     pub offset_ns: i64,
     pub trace: Option<u64>,
     /// System, host name, release and machine of the recorded kernel.
@@ -97,9 +97,9 @@ pub(crate) struct Options {
     pub threads: Option<Vec<u32>>,
     /// Name of the buffer with the scheduling of all threads.
     pub all: Option<String>,
-    /// Number of the guest's clock in its session, in a guest's recording.
+    /// Number of the guest's clock in its session, if the recording is of a guest's kernel.
     pub guest_clock: Option<u32>,
-    /// Number of the client that sent the recording, in a guest's recording.
+    /// Number of the client that sent the recording, if the recording is of a guest's kernel.
     pub guest_client: Option<u32>,
     /// Program that recorded the trace.
     pub version: String,
@@ -276,7 +276,8 @@ pub(crate) fn short_name(name: &str) -> String {
     cut(name, MAX_NAME).to_owned()
 }
 
-/// Parses `NS:TICKS,NS:TICKS`. Both numbers of the second pair must be larger than in the first pair.
+/// Parses `NS:TICKS,NS:TICKS`. Both numbers of the second pair must be larger than the numbers of the first
+/// pair.
 fn readings(text: &str) -> Option<[(u64, u64); 2]> {
     let reading = |text: &str| {
         let (ns, ticks) = text.split_once(':')?;

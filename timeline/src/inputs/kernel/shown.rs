@@ -23,8 +23,8 @@ pub(crate) fn shown_by<'a>(
     Some([own].into_iter().chain(others.filter(is_placed)))
 }
 
-/// Returns the sessions that may have threads of the machine that a host's trace shows: all sessions of the
-/// same boot, even if they have traces of their own.
+/// Returns the sessions on the machine of a host's trace: all sessions of the same boot, even if they have
+/// traces of their own.
 pub(crate) fn machine_of(trace: &KernelTrace, sessions: &[&Session]) -> Vec<usize> {
     let Some(own) = session_of(trace, sessions.len()) else { return Vec::new() };
     let is_there = |other: &usize| *other == own || sessions[*other].is_placed_with(sessions[own]);
