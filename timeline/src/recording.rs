@@ -62,8 +62,8 @@ impl Given {
 /// Sessions with their clocks, traces of kernels, and function traces, all on the clock of the first
 /// session's host.
 ///
-/// The bounds of a session's times against the clock of the first session's host are known if both sessions
-/// have the same counter ([`Session::counter`]). If the counters differ, the error is unknown.
+/// The error of a session's times has a known bound if the session and the first session have the same
+/// counter ([`Session::counter`]). If the counters differ, the error is unknown.
 #[derive(Debug, Default)]
 pub struct Recording {
     /// Sessions with their clocks.
@@ -97,13 +97,13 @@ pub struct Unread {
 /// Kind of the events that are not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnreadPart {
-    /// The trace of the session's host's kernel, which is not among the traces.
+    /// The trace of the kernel of the session's host. [`Recording::traces`] lacks this trace.
     Host,
-    /// The recording of the session's host's kernel, if the recording is in progress or its writer was
+    /// The recording of the kernel of the session's host, if the recording is in progress or its writer was
     /// killed. `hypertrace info DIR` completes the recording of a killed writer.
     Unfinished,
-    /// The times in the traces of hosts' kernels that would limit the session's clocks. The events of these
-    /// traces are still read.
+    /// The times in the traces of hosts' kernels, which would limit the errors of the session's clocks. The
+    /// events of these traces are still read.
     Clocks,
     /// Recordings of a guest's kernel that are not among the traces, because they are no valid recordings or
     /// their times are not known.
@@ -298,8 +298,8 @@ impl Recording {
             all.extend(functions::inputs(number, trace, functions.len() == 1, &mut names)?);
         }
         if needs.has_all_threads {
-            // The inputs with the scheduling of all threads get numbers after the numbers of all traces, in
-            // the order of the traces.
+            // The traces have the first numbers. The inputs with the scheduling of all threads have the next
+            // numbers, in the order of the traces.
             let traces = (traces.len()..).zip(traces);
             all.extend(traces.flat_map(|(number, trace)| kernel::inputs_of_cpus(number, trace)));
         }

@@ -34,13 +34,13 @@
 //! ³ Only where `kvm_entry` and `kvm_exit` fire: on AMD's processors, and on AArch64, the host handles an
 //! interrupt before KVM traces the exit.
 //!
-//! A map of the guest's clock places a guest's own event, with a bound on the error. Such an event proves
-//! nothing if the kernel's events say when the guest began and ended. If the kernel's events do not say when,
-//! the guest's event still proves nothing in two cases. In the first case, the thread is on the way out of
-//! the guest, in the VMM, or on the way back into the guest: other events end these modes. In the second
-//! case, the thread is in another mode than the guest's, and the time from the beginning of the mode to the
-//! event is at most the bound on the event's error. A region begins and ends at the mapped times, whatever
-//! part the account has at these times.
+//! The map of the guest's clock gives a guest's own event a host time, with a bound on the error. Such an
+//! event proves nothing if the kernel's events say when the guest began and ended. If the kernel's events do
+//! not say when, the guest's event still proves nothing in two cases. In the first case, the thread is on the
+//! way out of the guest, in the VMM, or on the way back into the guest: other events end these modes. In the
+//! second case, the thread is not in the guest's mode, and the time since the beginning of the thread's mode
+//! is at most the bound on the event's error. A region begins and ends at the mapped times, whatever part the
+//! account has at these times.
 use super::causes::{CauseNumber, Unknown};
 use super::parts::{Evidence, Interval, Part, Reason, between};
 
@@ -50,7 +50,7 @@ enum Mode {
     Guest,
     Interrupt,
     Exit,
-    /// In an exit whose access to memory or to a port was traced.
+    /// In an exit, after a traced access to memory or to a port.
     Access,
     Leave,
     /// Same as [`Leave`](Mode::Leave) if the access was the reason of the exit. Otherwise, the guest may have
@@ -113,8 +113,8 @@ pub enum Why {
     Unknown,
 }
 
-/// Kinds of events that the kernel's trace of a thread has at all. If the trace has a kind, a missing event
-/// of this kind makes time unknown. If the trace lacks the kind, other events prove the part instead.
+/// Kinds of events that can occur in the trace of a thread. If the trace has a kind, a missing event of this
+/// kind makes time unknown. If the trace lacks the kind, other events prove the part instead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exactness {
     /// Whether the trace has the beginnings of exits.
@@ -134,8 +134,8 @@ struct Waiting {
     to: i64,
     /// Part of the interval; `None` if the thread was on a CPU and the part is not proven yet.
     part: Option<Part>,
-    /// Whether the interval comes before a possible interrupt of the host. If the interrupt is proven, the
-    /// interval is the guest's.
+    /// Whether an event that may be from an interrupt of the host ended the interval or a later interval. If
+    /// the interrupt is proven, the interval is the guest's time.
     is_before_interrupt: bool,
     /// Reason of the exit; `None` if the reason is not proven yet.
     reason: Option<Reason>,
@@ -143,8 +143,8 @@ struct Waiting {
     ended_by: Option<Evidence>,
     /// Whether a region began or ended in the interval, at its beginning or at its end.
     has_border: bool,
-    /// Whether the interval is the sum of several intervals, so that its times are not those of a single
-    /// interval.
+    /// Whether the interval is the sum of several intervals. If true, only the length of the interval is
+    /// right.
     is_merged: bool,
     /// Whether the interval belongs to the same wait as the previous interval, but has another cause.
     goes_on: bool,
@@ -175,12 +175,12 @@ pub struct Account {
     last: Option<i64>,
     /// Event of the next mark.
     pub by: Option<Evidence>,
-    /// Causes of the wait that the next mark ends. Each cause holds up to a time: see [`Account::ends_wait`].
-    /// Empty if the causes are not known.
+    /// Causes of the wait that the next mark ends. Each entry has a cause, and the time until which the
+    /// thread waited for this cause: see [`Account::ends_wait`]. Empty if the causes are not known.
     pub causes: Vec<(i64, CauseNumber)>,
     /// Time of the mark that began the mode.
     begun: i64,
-    /// Reason of the last exit. `is_new` says whether the exit was not counted yet.
+    /// Reason of the last exit. `is_new` says whether the exit must still be counted.
     reason: Reason,
     is_new: bool,
     /// Exit that was counted since the last call of [`Account::take_exit`].
@@ -206,17 +206,17 @@ pub struct Account {
 pub struct Switches {
     /// Number of switches away from the thread.
     pub away: u64,
-    /// Number of missing switches back to the thread: the thread was switched out, and the thread's next
-    /// event shows that the thread had a CPU again, but no switch back was recorded.
+    /// Number of missing switches back to the thread. A switch back is missing if the thread was switched
+    /// out, and the thread's next event shows that the thread has a CPU again.
     pub unreturned: u64,
     /// Number of times that too many intervals waited for their proof.
     pub given_up: u64,
 }
 
 impl Account {
-    /// Makes the account of a thread. `own` is the part of the thread's time between two events of its
-    /// client: the guest, or on-CPU if the thread itself is the client. `exactness` says which kinds of
-    /// events the thread's trace has.
+    /// Makes the account of a thread. Two successive events of the thread's client prove that the time in
+    /// between has the part `own`: the guest's part, or on-CPU if the thread itself is the client.
+    /// `exactness` says which kinds of events the thread's trace has.
     pub fn new(own: Part, exactness: Exactness) -> Account {
         Account {
             own,
@@ -273,8 +273,8 @@ impl Account {
             return self.other(time);
         }
         if mark == Mark::Other || (self.cpu, mark) == (Cpu::On, Mark::Wakeup) {
-            // The wake-up came before the thread was switched out, or after a switch that is missing. The
-            // next mark shows which case it was.
+            // Either the thread is not switched out yet, or a switch away from the thread is missing before
+            // the wake-up. The next mark shows which case it was.
             return;
         }
         let last = self.last.replace(time).unwrap_or(time);
@@ -394,8 +394,8 @@ impl Account {
         }
     }
 
-    /// Returns the reason of the exit that is on its way to the VMM; 0 if there is no such exit, or if the
-    /// reason is not known.
+    /// Returns the reason of the exit that the kernel handles now and may pass to the VMM; 0 if there is no
+    /// such exit, or if the reason is not known.
     pub fn reason(&self) -> Reason {
         use Mode::{Access, AccessLeave, Exit, Leave};
         match self.mode {
@@ -434,9 +434,9 @@ impl Account {
         !self.is_unproven && (!self.waiting.is_empty() || self.exit.is_some())
     }
 
-    /// Hands over all intervals that wait, in order. Callers check [`Account::has_proven`] first. `take` also
-    /// gets whether the interval is the sum of several intervals: then only the length of the interval is
-    /// right, and its times are not.
+    /// Hands over all intervals that wait, in order. Callers check [`Account::has_proven`] first. `take` gets
+    /// each interval, and whether the interval is the sum of several intervals. Of such a sum, only the
+    /// length is right.
     pub fn take_proven(&mut self, mut take: impl FnMut(&Interval, bool)) {
         for waiting in &self.waiting {
             let Waiting { from, to, part, reason, cause, ended_by, is_merged, .. } = *waiting;
@@ -476,10 +476,11 @@ impl Account {
         self.causes.clear();
     }
 
-    /// Takes a mark that begins a mode, and that proves the mode before if the mark can end that mode.
+    /// Processes a mark that begins a mode. If the mark can end the previous mode, the mark proves the
+    /// previous mode.
     fn change(&mut self, since: (i64, i64), mark: Mark) {
         if (mark, self.mode) == (Mark::Unload, Some(Mode::Access)) && !self.exactness.entries {
-            // The reason on the way to the VMM will say whether the access caused the exit.
+            // A later mark with the reason of the exit will show whether the access caused the exit.
             self.push(since, None);
             (self.mode, self.begun) = (Some(Mode::AccessLeave), since.1);
             return;
@@ -513,8 +514,8 @@ impl Account {
         if begins == Mode::Exit || begins == Mode::Access && part == self.own {
             self.is_new = true;
         }
-        // The reason is forgotten if the exit has ended, or if another exit has begun whose events are
-        // missing.
+        // The reason is forgotten if the exit has ended. The reason is also forgotten if the mark belongs to
+        // another exit, and the earlier events of this other exit are missing.
         let is_other = match mark {
             Mark::Unload => self.reason() == 0,
             Mark::Vmm | Mark::Run => !matches!(self.mode, Some(Mode::Return | Mode::Vmm)),
@@ -526,8 +527,8 @@ impl Account {
         self.mode = Some(begins);
     }
 
-    /// Proves the part of all waiting intervals on a CPU, and whether the waits between these intervals
-    /// belong to an exit.
+    /// Gives the waiting intervals on a CPU the proven part `part`. This part also decides whether the waits
+    /// between these intervals belong to an exit.
     fn prove(&mut self, part: Part) {
         if std::mem::take(&mut self.is_unproven) {
             let reason = self.reason_of(part);
@@ -579,11 +580,12 @@ impl Account {
         let (before, first) = (self.waiting.len(), self.waiting[0].from);
         let many = Unknown::TooMany.number();
         let mut merged: Vec<Waiting> = Vec::new();
-        // `place` is the index of the merged interval that took the last interval. `joinable` is the index of
-        // the first merged interval that later intervals can still join.
+        // `place` is the index of the merged interval to which the loop added the last interval. `joinable`
+        // is the index of the first merged interval that later intervals can still join.
         let (mut place, mut joinable) = (0, 0);
         for waiting in self.waiting.drain(..) {
-            // The intervals of one wait become one interval again, because parts matter more than causes.
+            // Intervals of one wait with different causes become one interval again, because parts matter
+            // more than causes.
             if !waiting.goes_on {
                 let key = |of: &Waiting| (of.part, of.reason, of.is_before_interrupt);
                 let mut same = joinable..merged.len();

@@ -25,8 +25,8 @@ pub struct Region<'a> {
     /// The event that begins the region; `None` if the reader did not find the event, or if the region lies
     /// between two given events.
     pub begin: Option<&'a EventRef<'a>>,
-    /// Several events with the same name, client and id can begin regions at the same time. This is the
-    /// position of `begin` among such events, counted from 1; 0 if `begin` is `None`.
+    /// Position of `begin` among the events with the same time, name, client and id, counted from 1; 0 if
+    /// `begin` is `None`.
     pub number: u64,
 }
 
@@ -48,8 +48,8 @@ pub(crate) struct Begins<'a> {
     groups: HashMap<(usize, &'a str, Option<&'a str>), u16>,
     /// The regions that begin later.
     later: Peekable<Box<dyn Iterator<Item = &'a Sample> + 'a>>,
-    /// The regions that begin at `time`: for each key, the regions in reverse order, and the number of
-    /// regions that were handed over.
+    /// The regions that begin at `time`, by key. Each entry has the regions that were not handed over yet,
+    /// the last region first, and the number of regions that were handed over.
     now: HashMap<Key, (Vec<&'a Sample>, u64)>,
     time: i64,
 }
@@ -82,7 +82,7 @@ impl<'a> Begins<'a> {
         }
         let Some(name) = event.name.strip_suffix("_begin") else { return Ok(true) };
         let field = |wanted: &str| event.fields.iter().find(|(name, _)| ***name == *wanted);
-        // The target tells groups apart too, because spans with one name can have several targets.
+        // The key of a group includes the target, because spans with the same name can have several targets.
         let is_poll = is_poll(event.name, event.fields.names());
         let target = match span(event) {
             Some((_, target)) => Some(cut(String::from_utf8_lossy(target).into_owned())),
@@ -120,8 +120,8 @@ impl<'a> Begins<'a> {
         Ok(())
     }
 
-    /// Moves on to `time`: hands over the earlier regions, because the events of these regions were not
-    /// found, and then collects the regions that begin at `time`.
+    /// Moves on to `time`. First hands over the earlier regions without their events, because these events
+    /// were not found. Then collects the regions that begin at `time`.
     fn advance<E>(&mut self, time: i64, each: Each<'_, E>) -> Result<bool, E> {
         let mut alone = |sample| each(&Region { sample, begin: None, number: 0 });
         self.time = time;

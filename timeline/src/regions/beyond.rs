@@ -25,7 +25,8 @@ pub(super) struct LastHalt {
 /// recordings.
 pub(super) struct Beyond<'a> {
     pub session: usize,
-    /// For each kernel's trace, the sessions whose threads the trace may show, as in the field of the pass.
+    /// For each kernel's trace, the sessions whose threads the trace may show. Each session comes with the
+    /// index of the trace in the session's recordings.
     pub traced: &'a [Vec<(usize, usize)>],
     pub cpus: &'a [Option<Cpus>],
     /// Returns the clock of the guest that a trace shows.
@@ -35,8 +36,8 @@ pub(super) struct Beyond<'a> {
 }
 
 impl Beyond<'_> {
-    /// Hands over the steps of `of`, which is a divided time of a guest's thread. `clock` is the guest's
-    /// clock. The thread had the CPU `of.cpu` in this time, or right after this time.
+    /// Hands over the steps of the divided time `of` of a guest's thread. `clock` is the guest's clock. The
+    /// thread had the CPU `of.cpu` in this time, or right after this time.
     pub fn steps(
         &mut self,
         clock: Option<u32>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! How the time of regions divides, with names for everything that outputs show.
+//! The division of regions' time, with the names that all outputs show.
 
 use super::causes::{Cause, CauseNumber, GroupWaits, Unknown};
 use super::members;
@@ -21,7 +21,7 @@ pub struct Breakdown {
     pub bound_ns: Option<u64>,
     /// Number of regions.
     pub regions: u64,
-    /// Time in each part: the mean of the regions, or the sum in a total.
+    /// Time in each part. A total has the sum over all regions, and any other breakdown has the mean.
     #[serde(rename = "parts")]
     pub times: Times,
     /// Exits by reason. If the exits come from all regions, their times in the kernel add up to the part
@@ -40,11 +40,11 @@ pub struct Breakdown {
     /// recording says whether a hypervisor took time.
     pub steal_regions: Option<u64>,
     /// Maximum time in nanoseconds that a hypervisor can have taken from a region while the region's thread
-    /// had a CPU. For several regions, this is the mean, but in a total, it is the sum. `None` if the time is
-    /// not known.
+    /// had a CPU. A total has the sum over all regions, and any other breakdown has the mean. `None` if the
+    /// time is not known.
     pub steal_at_most_ns: Option<u64>,
-    /// Maximum time in nanoseconds that threads of a guest can have run in a region. For several regions,
-    /// this is the mean, but in a total, it is the sum. `None` if no region has [such a
+    /// Maximum time in nanoseconds that threads of a guest can have run in a region. A total has the sum over
+    /// all regions, and any other breakdown has the mean. `None` if no region has [such a
     /// bound](Sample::guest_at_most_ns).
     pub guest_at_most_ns: Option<u64>,
     /// Whether the guest's time includes KVM's own part, which the kernel did not trace.
@@ -92,13 +92,14 @@ pub struct Wait {
 #[serde(into = "members::PathStep")]
 #[non_exhaustive]
 pub struct PathStep {
-    /// Thread of the step; another cause if the thread is not known, or if there are too many threads.
+    /// Thread that did the step. If the thread is not known, or if there are too many threads, another cause
+    /// stands for the thread.
     pub thread: CauseEntry,
     /// Part that says what the thread did.
     pub part: Part,
     /// Cause of the step. If the thread was blocked and no thread ended the wait, the cause is what the
-    /// thread waited for. If the time was stolen, or behind guest threads, the cause is the thread that had
-    /// the CPU. If the time is unknown, the cause says why.
+    /// thread waited for. If the part is [`Part::Stolen`] or [`Part::Behind`], the cause is the thread
+    /// that had the CPU. If the time is unknown, the cause says why.
     pub cause: Option<CauseEntry>,
     /// Time of the step in nanoseconds.
     pub ns: u64,
@@ -236,8 +237,9 @@ impl Breakdown {
         self.exits_of = sums.count;
     }
 
-    /// Makes the path as long as the regions. If the path is shorter because means are rounded, the longest
-    /// step gets the rest. Otherwise, the rest becomes a step of which nothing is known.
+    /// Extends the path to the duration of the regions. If the path is shorter because means are rounded, the
+    /// longest step gets the rest. Otherwise, the rest becomes a step with an unknown thread and an unknown
+    /// part.
     pub(super) fn complete_path(&mut self, named: Named<'_>) {
         let left = self.duration_ns.saturating_sub(self.path.iter().map(|step| step.ns).sum());
         let are_rounded = left <= self.path.len() as u64;
@@ -267,8 +269,8 @@ pub(super) fn nearest(store: &Store, order: &[u32], rank: usize) -> usize {
 }
 
 /// Returns the mean waits of a group: `sums` divided by the number of regions. If `are_all` is true, `sums`
-/// has the waits of all regions, and the means add up to the parts of `mean`: the rest of each part becomes a
-/// wait whose cause was not recorded.
+/// has the waits of all regions. In this case, the rest of each part of `mean` becomes a wait without a
+/// recorded cause, so that the waits add up to the parts of `mean`.
 fn mean_waits(sums: &GroupWaits, mean: &Times, regions: u64, are_all: bool) -> GroupWaits {
     let mut left = *mean;
     let mut means = GroupWaits::default();
@@ -293,8 +295,8 @@ fn mean_waits(sums: &GroupWaits, mean: &Times, regions: u64, are_all: bool) -> G
 }
 
 /// Returns sums of exits, divided by the number of regions. If the exits come from all regions, `of` has the
-/// mean times of all regions, and the exits' times in the kernel and in the VMM add up to these two parts of
-/// `of`.
+/// mean times of the regions. In this case, the exits' times in the kernel and in the VMM add up to the same
+/// parts of `of`.
 fn mean_exits(
     sums: &[Exits; REASONS],
     reasons: &[Arc<str>],

@@ -51,7 +51,7 @@ pub enum Cause {
         session: Option<usize>,
     },
     /// No thread had the CPU for which the thread waited, because a wake-up, or a move from another CPU, was
-    /// under way. If this is the cause of a wake-up, the kernel's idle loop woke the thread.
+    /// under way. If `Idle` is the cause of a wake-up, the kernel's idle loop woke the thread.
     Idle,
     /// A high resolution timer.
     Timer,
@@ -130,7 +130,7 @@ pub(super) struct Thread {
     pub tid: u32,
     /// Index of the kernel's trace, because another machine may have a thread with the same number.
     pub trace: u16,
-    /// Life of the number, which tells apart the threads that had this number one after another.
+    /// Life of the number. Threads that had the same number one after another have different lives.
     pub life: Life,
 }
 
@@ -204,8 +204,8 @@ impl Causes {
     pub fn new() -> Causes {
         let (all, numbers) = (Vec::new(), HashMap::new());
         let mut causes = Causes { all, numbers, names: HashMap::new(), others: HashSet::new() };
-        // These causes get their numbers first, so that the number of threads that a guest names does not
-        // matter: parts depend on whether a CPU was idle.
+        // These causes get their numbers before any thread, because a guest may name more threads than there
+        // are numbers. Parts depend on whether a CPU was idle.
         let all = [
             Found::Others,
             Found::Idle,
@@ -259,8 +259,8 @@ impl Causes {
         number
     }
 
-    /// Returns the number of a thread, whose name an event at the time `at` tells. A thread that renames
-    /// itself stays the same cause.
+    /// Returns the number of a thread. An event at the time `at` told the thread's name. A thread that
+    /// renames itself stays the same cause.
     pub fn thread(&mut self, task: &Task, at: i64) -> CauseNumber {
         if task.tid() == 0 {
             return self.number(Found::Idle);
@@ -370,7 +370,7 @@ impl Waits {
             Some(before) => &before[..],
             None => &[],
         };
-        // New waits are only added at the end, so the place identifies a wait.
+        // New waits are only added at the end, so each wait has the same place in `before` and in `now`.
         let old = |at: usize| before.get(at).map_or(0, |(_, time)| *time);
         let since = now.iter().enumerate().map(|(at, (wait, time))| (*wait, time - old(at)));
         since.filter(|(_, time)| *time > 0).collect()
@@ -476,7 +476,7 @@ mod tests {
         };
 
         assert_eq!(after(0..80), ("x79".into(), 80));
-        // Names that were counted before change neither the name nor the count.
+        // Earlier names that were counted already change neither the last name nor the number of names.
         assert_eq!(after(20..60), ("x79".into(), 80));
         assert_eq!(after(80..MAX_NAMES + 99), (format!("x{}", MAX_NAMES + 98), MAX_NAMES + 1));
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Regions inside others. A region that begins and ends in another region of the same client, or of the same
-//! thread of the VMM, is a child of the innermost such region. The children of a parted span are the spans
-//! that name the parted span as their parent. If the span's group has no such spans, the span's polls are its
-//! children.
+//! Regions inside others. Consider all regions of a client, or of a thread of the VMM, in which a region
+//! begins and ends. The region is a child of the innermost of these regions. The children of a parted span
+//! are the spans that name the parted span as their parent. If the span's group has no such spans, the span's
+//! polls are its children.
 //!
 //! The regions of a client are stored in the order of their ends, and each region has its depth. If the
 //! regions are read from the last to the first, a parent comes before its children:
@@ -68,7 +68,7 @@ pub(super) fn find(groups: &mut [Group], store: &Store, spans: &[Whole]) {
     for (children, outside) in found.iter().zip(&mut outside) {
         children.iter().for_each(|child| subtract(outside, &child.times));
     }
-    // The polls of a span and the spans inside it are at the same time.
+    // A span's inner spans overlap the span's polls, so only the time outside of the inner spans counts.
     let mut has_inner = vec![false; groups.len()];
     for (parent, group, inner) in families(store) {
         has_inner[group] = true;
@@ -103,7 +103,8 @@ pub(super) fn find(groups: &mut [Group], store: &Store, spans: &[Whole]) {
     }
 }
 
-/// Iterates over the parted spans with other spans inside, the numbers of their groups, and the spans inside.
+/// Iterates over the parted spans that have inner spans. Each entry has the parted span, the number of its
+/// group, and its inner spans.
 fn families(
     store: &Store,
 ) -> impl Iterator<Item = (&Sample, usize, impl Iterator<Item = (&Inner, &Sample)>)> {

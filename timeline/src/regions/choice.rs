@@ -55,7 +55,7 @@ impl<'a> Chooser<'a> {
         Chooser { choice, left_out: [0; LeftOut::ALL.len()] }
     }
 
-    /// Returns what the filter finds in the event that begins a region. The filter needs these answers when
+    /// Returns the filter's answers about the event that begins a region. The filter needs these answers when
     /// the region ends.
     pub fn answers(&self, event: &EventRef<'_>) -> Option<Answers> {
         self.choice.filter.as_ref().map(|filter| filter.answers(event))

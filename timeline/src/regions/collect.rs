@@ -70,8 +70,8 @@ struct Pass<'a> {
     /// CPUs of each kernel's trace, if the trace has the events of all threads.
     cpus: Vec<Option<Cpus>>,
     causes: Causes,
-    /// Critical paths of regions, by the region's index in the store, while the path, or the time of the
-    /// region's own thread, is not known yet.
+    /// Critical paths of regions, by the region's index in the store. A path stays here until the whole path
+    /// and the time of the region's own thread are known.
     paths: HashMap<u32, Path>,
     /// Number of switches and wake-ups on the paths that were walked for single regions.
     walked: u64,
@@ -84,7 +84,7 @@ struct Pass<'a> {
     store: Store,
     waited: waited::Spans,
     spans: Spans,
-    /// Span whose poll ends now, and whether the poll's time counts for the span.
+    /// Span whose poll ends now. The flag says whether the time of the poll counts for the span.
     polling: Option<(Key, bool)>,
     /// Number that stands for the polls of the span that ends now.
     parting: Option<u64>,
@@ -99,8 +99,8 @@ struct Pass<'a> {
     sink: Option<Sink<'a>>,
     /// Losses of each session.
     losses: Vec<Losses>,
-    /// Whether a client, or a thread of the VMM, had an event that begins a region and an event that ends a
-    /// region.
+    /// Whether one client, or one thread of the VMM, had both an event that begins a region and an event that
+    /// ends a region.
     has_both: bool,
     is_cut: bool,
 }
@@ -130,14 +130,15 @@ pub(super) fn collect<'a>(
     for (trace, shows) in traces.iter().zip(&pass.traced) {
         for (session, _) in shows {
             let host = &pass.hosts[*session];
-            // If the host's kernel divides the guest's time, a part shows the time that the host took.
+            // If the host's kernel divides the guest's time, the regions already have a part for the time
+            // that the host took.
             if let Some(ms) =
                 trace.steal_ms().filter(|_| trace.is_of_guest() && !host.divides(Side::of(trace)))
             {
                 of_guests_ms = Some(of_guests_ms.unwrap_or(0u64).saturating_add(ms));
             }
-            // If the host's kernel may show the guest's vCPUs, the guest's count is left out, because the
-            // guest's count says nothing about the host's threads.
+            // If the host's kernel may show the guest's vCPUs, the time that the guest counted as stolen is
+            // not used, because this time says nothing about the host's threads.
             if !trace.is_of_guest() || !host.has_hosts {
                 recordings[*session].push(trace);
             }
@@ -305,13 +306,13 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Returns which classes of each session are not needed if a guest made their events on a clock of its
-    /// own. No region begins or ends with an event of such a class, and the kernel's events say when the
+    /// Returns for each session the classes whose events are not needed if a guest stamped them with its own
+    /// clock. No region begins or ends with an event of such a class, and the kernel's events say when the
     /// guest ran.
     fn unneeded(&self) -> Vec<Box<[bool]>> {
         let of_session = |(session, host): (usize, &Host)| {
             let has_exits = |recording: &host::Recording| recording.kinds.exactness(false).exits;
-            // A log needs all events, because their times end unknown intervals of a thread.
+            // A log needs all events, because each event of a thread ends an unknown interval of the thread.
             match !host.is_program && !host.has_log && host.recordings.iter().all(has_exits) {
                 true => self.roles.no_borders(session),
                 false => Box::default(),
@@ -527,7 +528,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Divides what is known of a region's path, and divides the region if the whole path is known.
+    /// Divides the times of a region's path that are known by now. If the whole path is known, also divides
+    /// the time of the region.
     fn place_path(&mut self, index: u32) {
         let Pass { paths, store, hosts, causes, placed, .. } = self;
         let Pass { traced, owners, cpus, last_halt: last, .. } = self;
@@ -540,7 +542,8 @@ impl<'a> Pass<'a> {
         self.divide_known(index);
     }
 
-    /// Divides what is known of a thread's path, and divides the regions whose whole path is known.
+    /// Divides the times of a thread's path that are known by now, and the times of the regions whose whole
+    /// path is known.
     pub fn place_walked(&mut self, session: usize, at: usize) {
         let Pass { hosts, causes, placed, .. } = self;
         let Pass { traced, owners, cpus, last_halt: last, .. } = self;
@@ -561,7 +564,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Takes the division of a region's time by the region's own thread, or by the region's polls.
+    /// Processes the division of a region's time. The division comes from the region's own thread, or from
+    /// the region's polls.
     fn divide_own(&mut self, index: u32, divided: Divided) {
         match self.paths.get_mut(&index) {
             Some(path) => {
@@ -728,8 +732,8 @@ impl<'a> Pass<'a> {
         let reasons = Vec::from_iter(self.reasons.names().iter().map(|name| (&**name).into()));
         let causes = CauseEntry::number_all(self.causes.finish(|trace, tid| {
             let (name, session) = owner(&self.hosts, &self.owners, trace, tid);
-            // The kernel's name comes first, because the kernel has the thread's own name. The name of a
-            // client also contains the name of the process.
+            // The name from the kernel is preferred, because the kernel has the thread's own name, while the
+            // name of a client also contains the name of the process.
             let own = traces.get(usize::from(trace)).and_then(|trace| trace.thread_name(tid));
             (own.map(str::to_owned).or(name), session)
         }));
@@ -760,7 +764,8 @@ impl<'a> Pass<'a> {
             );
         }
         let Pass { mut store, groups, spans, hosts, roles, has_both, is_cut, .. } = self;
-        // The hosts are taken apart here to free their memory for the groups' numbers.
+        // Only the threads' logs are kept of the hosts, so that the rest of the hosts' memory is free for the
+        // groups' numbers.
         let logs = |host: Host| host.threads.into_iter().map(Logged::of).collect();
         let threads = hosts.into_iter().map(logs).collect();
         let is_cut = is_cut || groups.is_cut;

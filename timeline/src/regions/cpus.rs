@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The thread that each CPU of a machine had, and what woke the machine's threads, from the events of all
-//! threads.
+//! Which thread had each CPU of a machine, and what woke the machine's threads. The events of all threads
+//! tell both.
 //!
 //! A thread is ready from a wake-up, or a switch away from the thread, until the next switch to the thread.
-//! The event of this next switch names the CPU. Backwards from this event, the switches of the CPU form a
-//! chain as long as each switch goes away from the thread to which the previous switch went. The chain shows
-//! the threads that had the CPU until then.
+//! The event of this next switch names the CPU. The switches of the CPU before this event form a chain: each
+//! switch leaves the thread to which the previous switch went. If a switch leaves another thread, a switch is
+//! missing, and the chain begins there. The chain shows the threads that had the CPU.
 //!
 //! The events of all threads may be in another buffer than the events of a session's threads. In this case,
 //! each switch is in both buffers with slightly different times, and the threads of the switch show which two
@@ -45,7 +45,8 @@ const CLONE_THREAD: i64 = 0x1_0000;
 /// Number of the signal that ends each thread of a process.
 const SIGKILL: i64 = 9;
 
-/// An event that tells who has a CPU, with the indices of the fields that it needs.
+/// An event that tells which thread or interrupt has a CPU. Each event comes with the indices of the fields
+/// that the reader needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CpuEvent {
     Other,
@@ -74,7 +75,8 @@ impl CpuEvent {
         CpuEvent::named(event.name, |name| fields.format.field(name)).unwrap_or(CpuEvent::Other)
     }
 
-    /// Returns whether the event is the begin of an interrupt, which interrupts the thread that has the CPU.
+    /// Returns whether the event is the begin of a timer, a handler or a softirq, which interrupts the thread
+    /// that has the CPU.
     pub fn is_interrupt(self) -> bool {
         matches!(self, Self::TimerBegin | Self::HandlerBegin { .. } | Self::SoftirqBegin { .. })
     }
@@ -146,7 +148,7 @@ struct Cpu {
     most: usize,
     /// Flags of the interrupt in which a timer's function runs.
     timer: Option<u8>,
-    /// The hard interrupt's handler that runs on the CPU.
+    /// Handler that runs on the CPU for a hard interrupt.
     handler: Option<CauseNumber>,
     /// Number of the softirq that runs.
     softirq: Option<u8>,
@@ -226,8 +228,8 @@ impl Cpus {
         Some(records)
     }
 
-    /// Returns the stretch of a thread between two times, so that [`stays`](Self::stays) can return the path
-    /// of the stretch later; `None` if no path is known.
+    /// Returns the stretch of a thread between two times; `None` if no path is known. [`stays`](Self::stays)
+    /// can return the path of the stretch later.
     pub fn stretch(&self, tid: u32, (from, to): (i64, i64)) -> Option<Stretch> {
         let history = self.history.as_ref().filter(|_| to <= self.until)?;
         Some(Stretch { tid, at: history.last(tid, to), from, to })
@@ -246,7 +248,7 @@ impl Cpus {
     /// time, and the thread's number among causes.
     pub fn had(&self, cpu: u32, times: (i64, i64), causes: &mut Causes) -> Vec<(i64, CauseNumber)> {
         let mut found = Vec::new();
-        // No thread has this number, because the search is not about a thread that got the CPU.
+        // The search is for all threads that had the CPU, so `tid` is a number that no thread has.
         let next = Next { cpu, tid: u32::MAX, prev: None };
         self.before(next, times, MAX_IN_WAIT, causes, &mut found);
         found
@@ -488,8 +490,7 @@ impl Cpus {
     }
 }
 
-/// Iterates over the CPUs of the recordings that have all threads of a machine, and that show a session's
-/// threads.
+/// Iterates over the recordings that show a session's threads and have all threads of the machine.
 pub(super) fn all_threads<'c>(
     traced: &'c [Vec<(usize, usize)>],
     cpus: &'c [Option<Cpus>],
@@ -501,8 +502,8 @@ pub(super) fn all_threads<'c>(
 }
 
 impl Cpu {
-    /// Forgets interrupts that cannot be running at an event of this context. These interrupts have ended,
-    /// but the events of their ends may be missing.
+    /// Forgets the interrupts that have ended by an event with the context `context`. The events that ended
+    /// these interrupts may be missing.
     fn leave_interrupts(&mut self, context: u8) {
         if context & HARD == 0 {
             self.handler = None;
@@ -546,8 +547,8 @@ impl Cpu {
         self.turns.push_back(Turn { from, task });
     }
 
-    /// Returns what wakes a thread if the wake-up is in this context. In an interrupt, the waker is not the
-    /// thread that has the CPU.
+    /// Returns what wakes a thread. `context` is the context of the wake-up's event. In an interrupt, the
+    /// waker is not the thread that has the CPU.
     fn waker(&self, context: u8, running: Task, causes: &mut Causes) -> By {
         let cause = match context {
             0 => {

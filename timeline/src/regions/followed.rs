@@ -63,13 +63,14 @@ impl Followed {
         self.threads.as_ref().is_none_or(|threads| threads.contains(tid))
     }
 
-    /// Adds the threads that an event shows to be in the filter.
+    /// If an event proves that a thread is in the filter, adds the thread.
     pub fn add(&mut self, kernel: Kernel, fields: format::Fields<'_>, running: u32) {
         let Some(threads) = &mut self.threads else { return };
         let tid = |field| fields.number(field).and_then(|tid| u32::try_from(tid).ok());
         match kernel {
             Kernel::Switch { prev, next, .. } => match (tid(prev), tid(next)) {
-                // One of both threads must be in the filter, and the idle thread never is.
+                // At least one of both threads must be in the filter, and the filter never has the idle
+                // thread.
                 (Some(0), Some(other)) | (Some(other), Some(0)) => threads.insert(other),
                 _ => {}
             },

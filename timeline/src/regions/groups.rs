@@ -41,11 +41,11 @@ pub(super) struct Groups {
     by_value: HashMap<Key, u32>,
     /// Numbers of spans' targets, from 1 on, by target.
     targets: HashMap<String, u32>,
-    /// Number of groups at which new names get no more groups. The rest of the groups is for the other names
-    /// of each session.
+    /// If there are this many groups, a new name gets no group of its own. The remaining groups are for the
+    /// other names of each session.
     most_names: usize,
-    /// Number of groups at which new values get no more groups. The rest of the groups is for new names, and
-    /// for the other values of each name.
+    /// If there are this many groups, a new value gets no group of its own. The remaining groups are for new
+    /// names, and for the other values of each name.
     most_values: usize,
     /// Whether some values have no group of their own.
     pub has_others: bool,
@@ -230,9 +230,9 @@ impl Groups {
         }
     }
 
-    /// Sets the cost of an empty region for each group: the least median of the empty regions of a holder,
-    /// over all holders of the group's regions. Each holder must have empty regions, because an earlier
-    /// holder of the same client may be another program with another cost.
+    /// Sets the cost of an empty region for each group. Each holder of the group's regions has a median of
+    /// the durations of its empty regions, and the cost is the least of these medians. Each holder must have
+    /// empty regions, because an earlier holder of the same client may be another program with another cost.
     fn set_empty(&mut self, store: &Store) {
         // Medians by session, holder, and whether the regions begin with a reference point.
         let mut medians: HashMap<(u16, Holder, bool), u64> = HashMap::new();

@@ -70,12 +70,12 @@ impl Side {
 /// What is known of a session while it is read.
 #[derive(Debug)]
 pub(super) struct Host {
-    /// Whether the session's clients are threads that the kernel's events show: threads of programs of the
-    /// host, or of a guest whose own kernel was recorded.
+    /// Whether the kernel's events show the session's clients as threads. Such clients are threads of the
+    /// host's programs, or of a guest whose own kernel was recorded.
     pub is_program: bool,
     /// Whether the clients are threads of guests. If true, the host's kernel shows no client.
     pub has_guests: bool,
-    /// For each clock, the guest whose threads are the clients that read the clock.
+    /// The guest for each clock. The clients that read the clock are threads of this guest.
     guests: HashMap<u32, Side>,
     /// Times in which vCPUs were out of guest mode, if the clients are threads of a guest whose kernel was
     /// not recorded.
@@ -116,7 +116,7 @@ pub(super) struct Host {
     pub jumps: Jumps,
     /// Times of the last events of programs' leases, by client and token.
     lease_ends: HashMap<(u32, u64), i64>,
-    /// Number of leases that named a thread which another program held.
+    /// Number of leases that named a thread although another program's lease held the thread.
     pub claimed: Counted,
     /// Number of threads that a program lost because another lease named them.
     pub disputed: Counted,
@@ -157,7 +157,7 @@ pub(super) struct Thread {
     pub unplaced: Option<Unplaced>,
     /// Critical path of the thread, while it has regions whose paths are wanted.
     pub walked: Option<Box<Walked>>,
-    /// Whether the thread has an account for its lane only, so that it divides no region's time.
+    /// Whether the thread's account serves only the thread's lane, and divides no region's time.
     pub for_lanes: bool,
     /// Number of the client, if the thread is a client of a program.
     owner: Option<u32>,
@@ -183,8 +183,8 @@ pub(super) struct Client {
     /// Thread of a program's client. `names_thread` says whether the client's lease names a thread.
     pub thread: Option<usize>,
     names_thread: bool,
-    /// Machine of the client by the client's last lease. `clock` is the clock that the client read in this
-    /// lease.
+    /// Machine of the client, as the client's last lease says. `clock` is the clock that the client read in
+    /// this lease.
     pub side: Option<Side>,
     pub clock: Option<u32>,
     /// Whether the client is a thread that shares the guest's vCPUs with the guest's other threads.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of a thread's account with marks at known times, and with each event of the kernel missing.
+//! Tests of a thread's account. The tests know the times of all marks. Some tests leave out each event of the
+//! kernel in turn.
 
 use super::super::parts::{Exits, Sums, Times};
 use super::super::tally::Tally;
@@ -102,7 +103,7 @@ fn times(parts: &[(Part, u64)]) -> Times {
     times
 }
 
-/// A reference point, whose parts are all proven.
+/// The marks of a reference point. The marks prove the parts of all the time.
 const POINT: [(u64, Mark); 10] = [
     (0, Guest),
     (100, Exit),
@@ -144,7 +145,7 @@ fn a_guests_event_that_is_placed_too_early_or_too_late_proves_nothing() {
     // 1,118 and 1,127 are placed too early.
     let cases = [NESTED, without_exits].map(|known| [118, 1_118, 1_127].map(|at| (known, at)));
     for (exactness, guest) in cases.into_iter().flatten() {
-        // Without events of exits, the time from the exit to the access, which is 1, counts as the guest's.
+        // Without events of exits, the time from the exit at 100 to the access at 101 counts as the guest's.
         let (in_guest, kernel) = if exactness.exits { (110, 26) } else { (111, 25) };
         let expected =
             times(&[(Part::Guest, in_guest), (Part::Kernel, kernel), (Part::Vmm, 1_004)]);
@@ -174,7 +175,7 @@ fn a_guests_event_that_is_placed_too_early_or_too_late_proves_nothing() {
 
 #[test]
 fn an_exit_after_an_access_that_the_kernel_completed_is_not_the_accesses() {
-    // An access such as KICK at 101; at 500, the VMM's thread gets a signal.
+    // The guest makes an access such as KICK at 101. The VMM's thread gets a signal at 500.
     let marks = |exit| {
         let end = [(500, Unload), (505, exit), (520, Vmm), (524, Run), (530, Load), (540, Guest)];
         [(0, Guest), (101, Access)].into_iter().chain(end).collect::<Vec<_>>()
@@ -431,9 +432,9 @@ fn a_region_that_ends_before_a_missing_switch_shows_is_not_proven() {
     assert_eq!(region(NESTED, &marks, (10, 50)), times(&[(Part::Unknown, 40)]));
 }
 
-/// Divides a region of a thread that is switched out again and again. Only the last event proves what the
-/// thread did on a CPU. Each wait for a CPU has `causes` causes. Returns the region's times, and the number
-/// of times that too many intervals waited.
+/// Divides a region of a thread that is switched out again and again. Only the last mark proves what the
+/// thread did while it had a CPU. Each wait for a CPU has `causes` causes. Returns the region's times, and
+/// the number of times that too many intervals waited.
 fn waits(switches: i64, causes: i64, border: impl Fn(i64) -> bool) -> (Times, u64) {
     let (mut account, mut tally) = (Account::new(Part::Guest, NESTED), Tally::default());
     account.mark(0, Guest);

@@ -162,7 +162,7 @@ impl Pass<'_> {
         is_unknown: bool,
     ) {
         let (session, end) = (event.source.session, event.ts_ns);
-        // If the event that ends the region can have a value, this event's value counts.
+        // If the event that ends the region can have a value, the region gets the value of this event.
         if role.by.is_some() {
             open.value = self.value(event, role, thread);
         }
@@ -191,7 +191,7 @@ impl Pass<'_> {
         let clock_of = |client: u32| host.clients.get(client as usize).and_then(|of| of.clock);
         let begun = (open.client, open.guest_time.map(|time| time.clock));
         let ended = (event.source.client.unwrap_or(NO_CLIENT), event.reading.map(|of| of.clock));
-        // A reference point has only a time of the host, so the client tells the clock.
+        // A reference point has no reading of the guest's clock, so the clock comes from the client's lease.
         let has_jumped = |(client, clock): (u32, Option<u32>)| {
             let clock = clock.or_else(|| clock_of(client));
             client != NO_CLIENT && host.jumps.has(clock, client, open.begin, end)
@@ -288,8 +288,8 @@ impl Pass<'_> {
         kind: (bool, bool),
         take: impl FnMut(Timed),
     ) -> Result<u64, Unknown> {
-        // A machine's kernel may have been recorded several times. The first recording that had not ended by
-        // the end of the time is taken.
+        // A machine's kernel may have been recorded several times. Among the recordings that reach the end of
+        // the time, the recording that ended first is used.
         let host = &self.hosts[session];
         let all = all_threads(&self.traced, &self.cpus, session);
         let all = all.filter(|cpus| match (self.owners[usize::from(cpus.trace)].0, on) {
@@ -330,8 +330,9 @@ impl Pass<'_> {
         let host = self.hosts.get_mut(session);
         let of = host.and_then(|host| host.clients.get_mut(client as usize));
         let Some(of) = of else { return };
-        // Regions that begin within the bound before the lease may belong to the new holder: a point has the
-        // host's time, but the lease has a mapped time.
+        // A region that a reference point began has an exact host time, but the time of the lease is mapped,
+        // with an error up to `bound`. So a region that began at most `bound` before the lease may belong to
+        // the new holder.
         let bound = lease.bound_ns().and_then(|ns| i64::try_from(ns).ok()).unwrap_or(i64::MAX);
         for open in of.pairs.take_before(lease.ts_ns.saturating_sub(bound)) {
             self.never_ended(session, &open);

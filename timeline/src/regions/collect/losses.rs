@@ -128,7 +128,8 @@ impl Pass<'_> {
         }
     }
 
-    /// Takes a place where events of a recording's CPU were lost, for a session's threads.
+    /// Processes a place where a kernel's recording lost events of a CPU. The recording shows threads of the
+    /// session.
     fn lost_of_kernel(
         &mut self,
         (session, recording): (usize, usize),

@@ -16,7 +16,8 @@ use super::super::store::NO_CLIENT;
 use super::Pass;
 use crate::event::{EventKind, EventRef};
 
-/// The thread of an event: its index if the thread's time is divided, and its machine and number if known.
+/// The thread of an event: the thread's index if the thread's time is divided, and the thread's machine and
+/// number if they are known.
 type On = (Option<usize>, Option<(Side, u32)>);
 
 impl Pass<'_> {
@@ -196,8 +197,8 @@ impl Pass<'_> {
         self.polling = None;
     }
 
-    /// Takes the end of a span. `is_direct`: whether the thread left the span right before. If true, the
-    /// thread's last entry into the span was the entry in which the future was dropped, or the only entry.
+    /// Processes the end of a span. `is_direct`: whether the thread left the span right before. If true, the
+    /// thread entered the span for the last time to drop the future, or entered the span only once.
     fn end_span(
         &mut self,
         event: &EventRef<'_>,
@@ -252,7 +253,7 @@ impl Pass<'_> {
         role.is_of_any = true;
         self.parting = Some(number);
         self.close(event, role, name, (open, 0), (None, on), false);
-        // If the span has become no region, nobody took the number.
+        // If the number is still here, the span has become no region, so nothing needs the span's polls.
         if self.parting.take().is_some() {
             self.spans.forget(number);
         }

@@ -139,7 +139,7 @@ pub(super) fn unreturned(host: &Host) -> Option<String> {
     })
 }
 
-/// Returns a line about guests whose CPUs no thread of the host is proven to run.
+/// Returns a line if nothing proves which threads of the host run a guest's CPUs.
 pub(super) fn unproven(host: &Host) -> Option<String> {
     let guests = host.recordings.iter().filter(|of| of.side.guest().is_some()).map(|of| of.side);
     let mut unproven = guests.filter(|side| host.has_hosts && !host.divides(*side));
@@ -154,7 +154,8 @@ pub(super) fn unproven(host: &Host) -> Option<String> {
     })
 }
 
-/// Returns a line about CPUs of guests whose thread is not proven, if the threads of other CPUs are.
+/// Returns a line if nothing proves which thread of the host runs some CPUs of guests, although the threads
+/// of other CPUs are proven.
 pub(super) fn unproven_cpus(host: &Host) -> Option<String> {
     let cpus = host.vcpus.as_ref().map_or(0, Vcpus::unproven);
     (cpus > 0).then(|| {
@@ -164,7 +165,7 @@ pub(super) fn unproven_cpus(host: &Host) -> Option<String> {
     })
 }
 
-/// Returns a line about CPUs of a guest that a thread of the host turned out not to run.
+/// Returns a line if an event refutes that a thread of the host runs a guest's CPU.
 pub(super) fn refuted(host: &Host) -> Option<String> {
     let mut all = host.vcpus.iter().flat_map(Vcpus::refuted);
     let ((cpu, tid), others) = (all.next()?, all.count());
