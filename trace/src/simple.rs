@@ -2,8 +2,8 @@
 //! the program's `trace-events-all`.
 //!
 //! The file has only declared events, and the guests' reference points as events `guest_hypertrace`. The
-//! drain takes the events out of the rings of the threads, and the file has the events of one pass of the
-//! drain in the order of their times. Numbers are native endian, without padding:
+//! drain takes the events out of the rings of the threads. In the file, the events of one pass of the drain
+//! are in the order of their times. Numbers are native endian, without padding:
 //!
 //! ```text
 //! header   u64 ~0, u64 0xf2b177cb0aa429b4, u64 4
@@ -41,11 +41,10 @@ const DROPPED: u64 = 0xffff_ffff_ffff_fffe;
 const MAPPING: u64 = 0;
 const EVENT: u64 = 1;
 
-/// Maximum number of bytes that are gathered before a write begins, and also of bytes that wait for a write:
-/// if more bytes would wait, events are dropped. A pass over the rings of a default session fits into this
-/// size.
+/// Number of gathered bytes at which a write begins, and maximum number of bytes that wait for a write. If
+/// more bytes would wait, events are dropped. A pass over the rings of a default session fits into this size.
 const MAX_BYTES: usize = 4 << 20;
-/// Period in which the code that ends a file checks the progress of a slow reader.
+/// Time between two checks of a slow reader's progress, while the file is being closed.
 const NAP: Duration = Duration::from_millis(1);
 
 /// Facts that the file needs about a declared event.
@@ -79,7 +78,7 @@ impl Kind {
 enum Class {
     Other,
     Declared(Kind),
-    /// Reference points. In a point, `skip` words stand between the prefix and the point's own words.
+    /// Reference points. In a point, the point's own words begin `skip` words after the prefix.
     Point {
         is_2016: bool,
         skip: usize,
@@ -109,7 +108,7 @@ pub(crate) struct Simple {
     /// Classes by dense id. `None` if a class was not looked up yet.
     classes: Vec<Option<Class>>,
     point: Option<Kind>,
-    /// For each event, true if its name is in the file or in `names`.
+    /// For each event, true if the event's id and name are in the file or in `names`.
     mapped: Vec<bool>,
     names: Vec<u8>,
     records: Vec<u8>,
@@ -242,8 +241,8 @@ impl Simple {
         mut payload: &[u64],
         schema: &impl Fn(u32) -> Option<&'t str>,
     ) {
-        // The class of a point never has a reserved id. If a relay flags a record as a point and the record
-        // fits no class, the record has the id of untyped records, and is no point in this file.
+        // The class of a point never has a reserved id. A relay may flag a record as a point although the
+        // record fits no class. Such a record has the id of untyped records, and is no point in this file.
         let point = header.flags & Flags::REFERENCE_POINT.bits() != 0 && header.id >= id::FIRST;
         // The file has only points that were made while `guest_hypertrace` was on.
         let declared = header.flags & Flags::GUEST_HYPERTRACE.bits() != 0;
@@ -264,8 +263,8 @@ impl Simple {
             return;
         }
         if self.is_full() {
-            // The buffer is full, so its records are written before the pass ends. A disk takes all these
-            // records at once, but later records of other threads may have earlier times.
+            // The buffer is full, so its records are written before the pass ends. A file on a disk takes all
+            // these records at once. Other threads may add records with earlier times later in this pass.
             self.stuck = self.stuck || self.advance().is_err() || self.is_full();
             if self.stuck {
                 self.dropped += 1;
@@ -322,7 +321,7 @@ impl Simple {
         for ty in kind.types {
             let Some((word, rest)) = words.split_first() else { break };
             if *ty == FieldType::Str {
-                // A string is a u32 length and its bytes, in the ring as in the file.
+                // In the ring and in the file, a string consists of a u32 length and the string's bytes.
                 let bytes = words.as_bytes();
                 let len = (4 + *word as u32 as usize).min(bytes.len());
                 self.records.extend_from_slice(&bytes[..len]);

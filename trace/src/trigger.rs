@@ -18,8 +18,8 @@
 //! The session does immediate actions before the guest continues. The thread of a vCPU looks up the rules of
 //! a point in one immutable table, without a lock or an allocation. The session queues and counts callbacks,
 //! and the triggers' own thread calls the callbacks in order. The session switches the guest's events in the
-//! order of the last requests: if the same switch is requested again before it is done, the session does the
-//! switch once.
+//! order of the last requests. If the same switch is requested several times before the session does the
+//! switch, the session does the switch once.
 
 mod rule;
 mod table;
@@ -89,7 +89,7 @@ pub(crate) struct Triggers {
     worker: OnceLock<JoinHandle<()>>,
 }
 
-/// Waiting callbacks. Each callback comes with the point that fired the callback's rule.
+/// Waiting callbacks. Each entry has a callback and the point that fired the callback's rule.
 struct Queue {
     jobs: ArrayQueue<(Callback, Fired)>,
     ended: AtomicBool,
@@ -146,9 +146,8 @@ impl Triggers {
                 }
                 Action::Call(callback) => {
                     let fired = Fired { rule: rule.number, client, seq, host_time };
-                    // This thread does not wake the worker, because a wake-up takes a system call: `pass`
-                    // wakes the worker. The drop of a job frees no memory, because the table still holds the
-                    // callback.
+                    // `pass` wakes the worker. This thread does not, because a wake-up takes a system call.
+                    // The drop of a job frees no memory, because the table still holds the callback.
                     if self.queue.jobs.push((Arc::clone(callback), fired)).is_err() {
                         self.queue.dropped.fetch_add(1, Relaxed);
                     }
@@ -198,14 +197,14 @@ impl Triggers {
         if control.rules.len() >= MAX_RULES {
             return Err(TriggerError::TooMany);
         }
-        // An addition must leave enough changes to remove every existing rule.
+        // After an addition, enough changes must be left to remove every rule.
         if self.tables.len() + control.rules.len() + 2 > MAX_CHANGES {
             return Err(TriggerError::TooManyChanges);
         }
         let number = control.last + 1;
         let callback = |name: &str| control.callbacks.get(name).cloned();
-        // Rules share open files: a removed rule keeps its files until the session ends, and many additions
-        // and removals of rules must not use up the descriptors.
+        // Rules share open files, because a removed rule keeps its files until the session ends. If rules did
+        // not share files, many additions and removals of rules would use up the descriptors.
         let opened = |path: &Path| {
             let mut rules = control.rules.iter().chain(&control.removed);
             rules.find_map(|rule| rule.opened(path)).cloned()
@@ -289,7 +288,7 @@ impl Queue {
             if self.ended.load(Relaxed) {
                 return;
             }
-            // If another thread unparks this thread after the last pop, this call returns at once. The
+            // If another thread unparks this thread after the last pop, `park_timeout` returns at once. The
             // timeout is for sessions without a drain loop.
             thread::park_timeout(Duration::from_millis(100));
         }

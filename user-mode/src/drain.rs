@@ -34,8 +34,8 @@ const MAX_SETTLING: Duration = Duration::from_secs(5);
 /// silent, the client's first point waits for such a pass.
 const ALL_EVERY: u64 = 16;
 
-/// Denominator of the part of a ring that the ring's head must have passed before the ring's memory is worth
-/// giving back.
+/// The host gives a ring's memory back only after the ring's head has moved on by the ring's capacity divided
+/// by this number.
 const GROWN_PART: u64 = 32;
 
 /// State of the drain: the clients, and whose turn it is.
@@ -65,7 +65,7 @@ pub(crate) struct Drain<S> {
     /// process may use clients without locks, and the host cannot know that a ring is unused.
     has_locks: bool,
     /// Number of times that an earlier state of this session replaced the memory. `taken_over` is the number
-    /// of times that another host's memory replaced the memory.
+    /// of times that the memory of another host replaced the memory.
     rollbacks: u64,
     taken_over: u64,
 }
@@ -155,12 +155,12 @@ impl<S: EventSink> Drain<S> {
         }
     }
 
-    /// Drains every client for a share of time, and calls `between` before each step and at the end. If
+    /// Drains all clients, each for its share of time. Calls `between` before each step and at the end. If
     /// nothing has moved since the last pass and nobody has asked for this pass, only looks at the heads and
     /// bells. Returns the time until the next pass: zero if a client has more records.
     pub(crate) fn pass(&mut self, between: &mut dyn FnMut()) -> Duration {
-        // ORDERING: pairs with the Release in `wake_drain`: this pass sees the reason for which a thread
-        // requested the pass, or another request follows.
+        // ORDERING: pairs with the Release in `wake_drain`. Either this pass sees why a thread requested the
+        // pass, or another request follows.
         let is_requested = self.state.is_drain_due.swap(false, Ordering::Acquire);
         let looks_at_all = self.state.passes.load(Relaxed).is_multiple_of(ALL_EVERY);
         let is_settling = self.is_settling();

@@ -3,8 +3,8 @@
 //!
 //! There are two threads, because a thread that sleeps until a program rings must not need a timer: disarming
 //! a timer takes longer than answering. The points thread drains while it is awake, because on a machine with
-//! two CPUs the drain thread gets no CPU: the program that asks has one CPU, and the points thread has the
-//! other CPU.
+//! two CPUs the drain thread gets no CPU. One CPU runs the program that asks, and the other CPU runs the
+//! points thread.
 
 use crate::drain::{self, Drain};
 use crate::points;

@@ -65,7 +65,8 @@ impl Engine {
                 (HostConsumer::new(Arc::clone(ring)), source(number, Some(Account::Host)))
             })
             .collect();
-        // The number after the numbers of the host rings stands for the threads without a ring.
+        // The threads without a ring have the number that follows the numbers of the host rings. So the
+        // numbers of the relays begin one later.
         let first = hosts.len() as u32 + 1;
         let relays = first..first + relays.min(MAX_CLIENTS);
         let relays = relays.map(|number| source(number, None)).collect();
@@ -98,7 +99,7 @@ impl Engine {
         self.found = Some(found);
     }
 
-    /// Returns the state up to which the killed process had committed a client's ring.
+    /// Returns the state of a client's ring at the last commit of the killed process.
     pub fn committed(&self, client: u32) -> Option<Committed> {
         let found = self.found.as_ref()?;
         Some(match self.relays.get(client as usize) {
@@ -168,11 +169,11 @@ impl Engine {
         }
     }
 
-    /// Makes a pass only over the host rings. If the drain loop is in the middle of its own pass, the rest of
-    /// the drain loop's pass is partial, too.
+    /// Makes a pass only over the host rings. The drain loop may be in the middle of a full pass. In this
+    /// case, the rest of the full pass counts as partial, too.
     pub fn pass(&mut self) {
         if self.recorder.is_some() {
-            // A partial pass would end a snapshot before the snapshot has the guests' rings.
+            // A partial pass would complete a snapshot that lacks the guests' rings.
             return;
         }
         self.state.is_partial = true;
@@ -202,7 +203,7 @@ impl Engine {
         self.state.flush();
     }
 
-    /// Returns the time until a pass has work again, if no ring gets a record: this is the time until the
+    /// If no ring gets a record, returns the time until a pass has work again. This is the time until the
     /// accounts are due. Returns zero if the last pass found records.
     pub fn quiet_for(&self) -> Duration {
         let Engine { state, hosts, recorder, relays, .. } = self;
@@ -233,7 +234,7 @@ impl Engine {
         let now = ticks();
         for source in guests.iter_mut() {
             // The counters are written before the new epoch begins, so that a recovery knows the losses of
-            // the old generation. If the disk is full, a later packet has these counters.
+            // the old generation. If the disk is full, a later packet carries these counters.
             let _ = write_counters(state, source, now);
         }
         let epoch = least.max(state.clocks.epoch().saturating_add(1));

@@ -81,7 +81,7 @@ pub struct Matched {
     pub guest: usize,
 }
 
-/// A session. Clones are the same session.
+/// A session. All clones of a value stand for the same session.
 #[derive(Clone)]
 pub struct Session {
     pub(super) parts: Arc<SessionParts>,
@@ -99,15 +99,15 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// Returns the state up to which the killed process had committed a client's ring. Returns `None` if this
+    /// Returns the state of a client's ring at the last commit of the killed process. Returns `None` if this
     /// session is no [recovery](Session::recover).
     pub fn committed(&self, client: u32) -> Option<Committed> {
         self.engine().committed(client)
     }
 
     pub(crate) fn engine(&self) -> MutexGuard<'_, Engine> {
-        // A poisoned lock is taken, too, because a panic under the lock loses at worst the counts of one
-        // packet.
+        // A panic under the lock loses at worst the counts of one packet. So the engine is used even if its
+        // lock is poisoned.
         self.parts.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -192,16 +192,17 @@ impl Session {
     }
 
     /// Makes the calling process the owner of the session. The process must have been forked after
-    /// [`Session::create`], and from this call on drains and ends the session. No thread may have attached
-    /// yet, and the parent process must [leave](Session::leave) the session.
+    /// [`Session::create`]. From this call on, the process drains and ends the session. No thread may have
+    /// attached yet, and the parent process must [leave](Session::leave) the session.
     pub fn adopt(&self) {
         if self.parts.rings.adopt() {
             registry::session_began();
         }
     }
 
-    /// Leaves the session to a forked process. In this process, threads no longer attach to the session, and
-    /// the session records no events and is not ended. The caller should drop its copies of the handle.
+    /// Leaves the session to a forked process. From now on, the threads of this process do not attach to the
+    /// session, and the session records no events of this process. This process does not end the session,
+    /// either. The caller should drop its copies of the handle.
     pub fn leave(&self) {
         if self.parts.rings.leave() {
             registry::session_ended();
@@ -292,11 +293,11 @@ impl Session {
     /// Adds a [trigger](crate::trigger), and returns its number.
     ///
     /// # Errors
-    /// If `rule` is no trigger, or has the name of a file or a callback that does not exist.
+    /// If `rule` is no trigger, or names a file or a callback that does not exist.
     pub fn add_trigger(&self, rule: &str) -> Result<u32, TriggerError> {
         let number = self.parts.triggers.add(rule)?;
-        // The drain loop is woken, because a relay may take points that the host must see for this trigger
-        // until the next pass begins.
+        // The drain loop is woken, because its next pass tells the relays about this trigger. Before this
+        // pass, a relay may take points that the host must see.
         self.wake();
         Ok(number)
     }
@@ -330,9 +331,9 @@ impl Session {
     }
 
     /// Sets the TSC of a guest in the present clock epoch. The hypervisor computes this TSC from the host's
-    /// TSC. The TSC is the TSC of `client`, or of all clients without their own TSC if `client` is `None`. A
-    /// `tsc` of `None` takes an earlier setting back. The timeline maps the clocks of the clients by this
-    /// TSC, unless a reference point contradicts the TSC.
+    /// TSC. The TSC is the TSC of `client`, or of all clients without their own TSC if `client` is `None`. If
+    /// `tsc` is `None`, the call removes the TSC that an earlier call has set. The timeline maps the clocks
+    /// of the clients by this TSC, unless a reference point contradicts the TSC.
     ///
     /// Call this method before the vCPUs run. Call the method again after each reset and restore of the
     /// device and after each [`begin_epoch`](Self::begin_epoch), because a new epoch has no TSC. The call
@@ -362,7 +363,7 @@ impl Session {
     }
 
     /// Ends a session without events, and removes the session's files. This method is for a caller that
-    /// cannot use the session after all. A journal stays as it is, without an end.
+    /// cannot use the session after all. A journal cannot be removed, and stays without an end.
     pub fn abandon(self) {
         self.parts.end();
         self.engine().finished = true;

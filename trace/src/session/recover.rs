@@ -44,13 +44,13 @@ use zerocopy::{FromZeros, IntoBytes};
 /// Name of the new session until it is complete.
 const INCOMPLETE: &str = ".recovered";
 
-/// Number of tries to lock a session, and the pause between two tries. Several tries are needed, because a
-/// child process that another thread forks during a recovery keeps the recovery's lock until the child
-/// executes its program.
+/// Number of tries to lock a session, and the pause between two tries. Several tries are needed, because
+/// another thread may fork a child process during a recovery. The child keeps the recovery's lock until the
+/// child executes its program.
 const LOCK_TRIES: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
-/// The state up to which a killed process had committed a client's ring.
+/// The state of a client's ring at the last commit of a killed process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Committed {
     /// Ring position after the last committed word.
@@ -264,8 +264,8 @@ fn check(json: &SessionJson, events: &[EventJson]) -> Result<(), String> {
 }
 
 impl KilledSession {
-    /// Reads the packets' headers of a file. Each step passes a packet with a magic number, so the scan of a
-    /// file of holes ends at once. An error names the damaged byte.
+    /// Reads the packets' headers of a file. Each packet must have a magic number, so the scan of a file
+    /// without data ends at once. An error names the damaged byte.
     fn scan(&mut self, (file, stat): (OwnedFd, Stat), uuid: &[u8; 16]) -> Result<(), String> {
         let len = u64::try_from(stat.st_size).unwrap_or(0);
         let (mut before, mut lost) = (None, BTreeMap::new());
@@ -291,7 +291,7 @@ impl KilledSession {
             let sum = stream.lost.entry(epoch).or_default();
             *sum = sum.saturating_add(more).min(MAX_LOST);
         }
-        // Readers order packets in the same way.
+        // Readers order packets by the same values.
         let place = |p: &PacketHeader| (p.epoch, p.faults, p.ring_end, p.sequence);
         if place(&last) >= place(&stream.last) {
             stream.last = last;
@@ -348,7 +348,8 @@ impl KilledSession {
         own.map(|(_, client)| *client)
     }
 
-    /// Takes the number of unattached events that the killed process had counted.
+    /// Returns the number of unattached events that the killed process had counted, and sets the number to
+    /// zero.
     pub fn take_unattached(&mut self) -> u64 {
         std::mem::take(&mut self.json.lost_unattached)
     }
@@ -376,7 +377,7 @@ impl KilledSession {
         self.json.streams.iter().find(|said| (said.domain, said.client) == (domain, number))
     }
 
-    /// Returns the state up to which a ring was committed.
+    /// Returns the state of a ring at the last commit.
     pub fn committed(&self, domain: Domain, number: u32) -> Committed {
         let said = self.said(domain, number).map(StreamJson::causes).unwrap_or_default();
         // If the ring has no stream file, only `session.json` has the counts.

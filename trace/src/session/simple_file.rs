@@ -20,7 +20,8 @@ const END_PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(crate) struct SimpleFile {
     pub file: Option<Simple>,
-    /// Number of events that the session had lost without a guest's client at the last look.
+    /// Number of lost events at the last look. The number counts events of host rings, and events that belong
+    /// to no stream.
     lost: u64,
 }
 

@@ -101,7 +101,7 @@ impl DrainSink for Draining<'_> {
         // ring after the read.
         parts.rings.woken();
         engine.begin_pass();
-        // The names of the present triggers are enough, because a new trigger begins a further pass.
+        // Triggers that are added later do not matter here, because a new trigger begins a further pass.
         let points = match own::is_wanted() {
             // The host must see the points of all names, because each point is also an event
             // `guest_hypertrace`.

@@ -22,7 +22,7 @@ pub struct Summary {
     pub host_events: u64,
     /// Number of lease records, of guests' rings and of host rings.
     pub leases: u64,
-    /// Number of impossible timestamps, whose originals the trace keeps.
+    /// Number of impossible timestamps. The trace keeps the original timestamps, too.
     pub time_faults: u64,
     /// Number of lost events of guests and of the VMM, from all causes.
     pub lost: u64,
@@ -35,7 +35,7 @@ pub struct Summary {
     pub faults: BTreeMap<String, u64>,
     /// Number of failed writes. The session tried again after each failed write.
     pub write_failures: u64,
-    /// Number of snapshots that guests' triggers were refused.
+    /// Number of snapshots that the session refused to guests' triggers.
     pub snapshots_refused: u64,
     /// Counts of each stream.
     pub streams: Vec<StreamJson>,

@@ -17,9 +17,9 @@ pub struct Writer {
 
 impl Writer {
     /// Starts a thread that calls `pass` once in each `period`, and when another thread unparks the thread. A
-    /// pass returns the time for which no further pass is needed unless another thread unparks the thread. If
-    /// a pass returns zero, the thread keeps to the period, and continues to do so for a while. Also returns
-    /// a handle of the thread.
+    /// pass returns zero if the rings are in use. Otherwise a pass returns the time after which a further
+    /// pass is needed, if no other thread unparks the thread before. After a pass that returned zero, the
+    /// thread calls `pass` once in each `period` for a while. Also returns a handle of the thread.
     pub(super) fn start(
         period: Duration,
         pass: impl Fn() -> Duration + Send + 'static,

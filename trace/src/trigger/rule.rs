@@ -63,7 +63,7 @@ pub(super) enum Action {
         declared: Box<[&'static TraceEvent]>,
         pattern: Pattern,
         on: bool,
-        /// Time at which this action was fired; 0 if the guest's events are switched already. Otherwise 0.
+        /// Time at which this action was fired, or 0 if no switch of the guest's events is pending.
         due: AtomicU64,
     },
     Kernel {

@@ -12,8 +12,7 @@ const SLOTS: usize = 256;
 
 /// The rules of a session by the names of their events. A table never changes.
 pub(super) struct Table {
-    /// For each slot, the index at which the slot's rules begin, and finally the index of the end of the last
-    /// slot.
+    /// For each slot, the index of the slot's first rule. The last entry is the number of all rules.
     slots: Box<[u16; SLOTS + 1]>,
     /// Rules sorted by slot, then by number.
     rules: Box<[Arc<Rule>]>,
@@ -44,7 +43,7 @@ fn slot(hash: u32) -> usize {
 /// All tables of a session. The last table is the current table.
 #[derive(Default)]
 pub(super) struct Tables {
-    /// Number of tables so far. 0 until the first rule.
+    /// Number of tables so far, or 0 if no rule was ever added.
     number: AtomicUsize,
     all: OnceLock<Box<[OnceLock<Table>]>>,
 }

@@ -39,7 +39,7 @@ pub fn watch(replace: fn(usize) -> bool) -> bool {
 extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes a valid `info`.
     let code = unsafe { (*info).si_code };
-    // Another process can send the signal, too, and the kernel sends the signal also for broken memory that
+    // Another process can send this signal, too. The kernel also sends the signal if memory is broken that
     // nobody has accessed yet.
     let is_access = code > 0 && code != libc::BUS_MCEERR_AO;
     // SAFETY: the kernel tells the address of an access that raises SIGBUS.
@@ -49,8 +49,8 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
     }
     let Some(before) = BEFORE.get() else { return };
     let has_info = before.sa_flags & libc::SA_SIGINFO != 0;
-    // SAFETY: `before` is the program's own action for this signal. Without a handler of the program, the
-    // access is repeated after this handler, and raises the signal again.
+    // SAFETY: `before` is the program's own action for this signal. If the program has no handler, this
+    // handler restores the program's action. The access is then repeated, and raises the signal again.
     unsafe {
         match before.sa_sigaction {
             libc::SIG_IGN if !is_access => {}

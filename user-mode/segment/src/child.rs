@@ -1,4 +1,4 @@
-//! Runs a program to its end for a command. Meanwhile, signals that would end the command go to the program.
+//! Runs the program of a command to its end. Meanwhile, signals that would end the command go to the program.
 //!
 //! The code is unsafe because this module calls sigaction(2) and kill(2).
 #![allow(unsafe_code)]
@@ -24,8 +24,9 @@ impl Signals {
     pub unsafe fn catch(signals: &[c_int], handler: extern "C" fn(c_int)) -> Signals {
         let mut before = Vec::new();
         for &signal in signals {
-            // SAFETY: both structures are plain data that live through the calls; the handler is the caller's
-            // promise. A handler ends at a program's exec; only an ignored signal stays ignored.
+            // SAFETY: both structures are plain data that live through the calls. The caller promises that a
+            // signal handler may do what `handler` does. An exec removes a handler, but an ignored signal
+            // stays ignored.
             unsafe {
                 let mut old: libc::sigaction = std::mem::zeroed();
                 libc::sigaction(signal, std::ptr::null(), &mut old);
@@ -88,8 +89,8 @@ pub fn was_told_to_end() -> bool {
     TOLD.load(SeqCst)
 }
 
-/// Passes on a signal that came before the program was there, and so did not come to the program from a
-/// terminal.
+/// Passes on a signal that came before the program was started. The program did not get this signal, even if
+/// a terminal sent the signal.
 fn pass_early() {
     let program = PROGRAM.load(SeqCst);
     if program != 0 {

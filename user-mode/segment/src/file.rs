@@ -230,8 +230,8 @@ impl Segment {
         Segment::map(file, path, page)?.to_serve()
     }
 
-    /// Returns the sizes of the segment that has the largest rings, of at most 1 MiB, of all segments that
-    /// fit into `bytes` bytes. Returns `None` if no segment fits.
+    /// Returns the sizes of a segment that fits into `bytes` bytes and has the largest possible rings, which
+    /// have at most 1 MiB each. Returns `None` if no segment fits.
     pub fn fitting(bytes: u64, clients: u32) -> Option<Geometry> {
         let rings = (16..=20).rev().map(|log| 1 << log);
         let mut all = rings.map(|ring_bytes| Geometry::for_programs(clients, ring_bytes));
@@ -240,8 +240,8 @@ impl Segment {
 
     /// Opens the segment in this file, to trace into the segment. The file must belong to this user or to
     /// root. `path` may name a descriptor of another process, as [`Segment::location`] does. If this process
-    /// cannot use that descriptor, this function tries this process's own descriptor of the same number; a
-    /// segment that was inherited in this way may belong to any user.
+    /// cannot use that descriptor, this function opens this process's own descriptor of the same number. This
+    /// process has inherited such a descriptor, so the segment may belong to any user.
     ///
     /// # Errors
     /// If the file is no segment, or belongs to another user.
@@ -382,8 +382,8 @@ impl Segment {
         &self.page
     }
 
-    /// Writes the config page again, after restored memory has replaced the segment's memory. Returns whether
-    /// the restored memory was of this session, too.
+    /// Writes the config page again, after restored memory has replaced the segment's memory. Returns true if
+    /// the restored memory belonged to this session, too.
     pub fn write_page_again(&self) -> bool {
         let session = offset_of!(ConfigPage, session) / 8;
         let mut is_own = true;
@@ -468,7 +468,8 @@ impl Segment {
     /// by the index of its first word and by its number of words.
     fn free_all_but(&self, client: u32, (first, words): (u64, u64)) -> io::Result<()> {
         let ring = self.geometry.ring_bytes;
-        // The freed area goes from the part's end to the part's begin, as if the ring went on after its end.
+        // The freed area begins at the part's end and ends at the part's beginning, because the ring
+        // continues with its first word after its last word.
         let begin = ((first + words) * WORD).next_multiple_of(PAGE);
         let end = (first * WORD + ring) / PAGE * PAGE;
         let area = self.geometry.window_offset(Region::Rings) + self.geometry.client_offset(client);
@@ -507,7 +508,8 @@ fn used(geometry: &Geometry) -> u64 {
     geometry.window_offset(Region::Rings) + geometry.rings_size()
 }
 
-/// Returns the path of this process's descriptor with the number of the descriptor that `path` names.
+/// If `path` names a descriptor of a process in /proc, returns the path of this process's own descriptor with
+/// the same number.
 fn inherited(path: &Path) -> Option<PathBuf> {
     let (process, descriptor) = path.strip_prefix("/proc").ok()?.to_str()?.split_once("/fd/")?;
     process.parse::<u32>().ok()?;

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// memory of a PCI function.
 pub fn wait(word: &AtomicU32, found: u32, most: Option<Duration>) -> bool {
     let most = most.and_then(|most| Timespec::try_from(most).ok());
-    // The caller looks at the word again, however the wait ends.
+    // All these results mean the same for the caller, because the caller looks at the word again.
     match rustix::thread::futex::wait(word, Flags::empty(), found, most.as_ref()) {
         Ok(()) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT) => true,
         Err(_) => false,

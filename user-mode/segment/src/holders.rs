@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 /// Longest time between two looks at processes.
 const PERIOD: Duration = Duration::from_millis(200);
-/// Time without a process that has the segment. After this time, no process is expected any more: a service
-/// manager starts a process some time before the process has its environment.
+/// Time without any process that has the segment. After this time, no further process is expected. The time
+/// is longer than the time between a process's start and the moment at which the process has its environment.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// A process that has a segment.
@@ -26,17 +26,17 @@ const GRACE: Duration = Duration::from_secs(1);
 pub struct Holder {
     /// Id of the process.
     pub pid: u32,
-    /// The kernel's name of the process: 15 bytes, of any kind.
+    /// The kernel's name of the process: at most 15 bytes, which may have any values.
     pub name: Vec<u8>,
 }
 
-/// Place of a process's start time among the fields of `/proc/PID/stat` after the name.
+/// Index of the start time among the fields that follow the name in `/proc/PID/stat`.
 const START_TIME: usize = 19;
 
 impl Segment {
-    /// Returns the other processes that can trace into the segment: those with the segment's file open, or
-    /// with an environment that names the segment. Leaves out processes that began before this process. Only
-    /// root sees processes of other users.
+    /// Returns the other processes that can trace into the segment. Such a process has the segment's file
+    /// open, or an environment that names the segment. Leaves out processes that began before this process.
+    /// Only root sees processes of other users.
     pub fn holders(&self) -> Vec<Holder> {
         let own = fs::read_link("/proc/self").ok().and_then(|pid| pid.to_str()?.parse().ok());
         let began = own.and_then(start_time);
@@ -55,8 +55,9 @@ impl Segment {
     }
 
     /// Waits until no process has had the segment for a second (see [`Segment::holders`]), or until `is_over`
-    /// returns true. This function calls `is_over` at least every 200 ms. `has_begun` says that a process has
-    /// already had the segment; otherwise, the second begins only after a process has had the segment.
+    /// returns true. This function calls `is_over` at least every 200 ms. If `has_begun` is true, a process
+    /// already had the segment before this call. Otherwise, the second begins only after a process has had
+    /// the segment.
     pub fn wait_for_holders(&self, has_begun: bool, is_over: impl Fn() -> bool) {
         let mut last = has_begun.then(Instant::now);
         while !is_over() && last.is_none_or(|last| last.elapsed() < GRACE) {
@@ -68,8 +69,8 @@ impl Segment {
                 last = if has_any { Some(Instant::now()) } else { last };
                 continue;
             }
-            // Processes that get the segment meanwhile are children of these processes, or are found in the
-            // next round.
+            // If further processes get the segment during this loop, they are children of the processes in
+            // `held`, or the next round finds them.
             while !held.is_empty() && !is_over() {
                 held.pop_if(|process| has_ended(process, PERIOD));
             }
@@ -96,8 +97,8 @@ impl Segment {
     fn is_open_in(&self, pid: u32) -> bool {
         let Ok(own) = fstat(self.file()) else { return false };
         let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        // AT_STATX_DONT_SYNC asks no file system, because a file system that does not answer would hold this
-        // process up.
+        // AT_STATX_DONT_SYNC makes the kernel answer without a request to the file system. A file system that
+        // does not answer would block this process.
         let known = |path: &Path| statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::INO);
         files.filter_map(|entry| known(&entry.path()).ok()).any(|found| {
             let device = makedev(found.stx_dev_major, found.stx_dev_minor);

@@ -18,7 +18,7 @@
 //! # }
 //! ```
 //!
-//! - [`Segment`] is the file: created or opened, mapped, and its config page checked;
+//! - [`Segment`] is the file of a segment: the file is mapped, and its config page is checked;
 //! - [`LocalPages`] are the pages that a segment has and a device does not: the host's page, and the bells by
 //!   which a program rings the host; a [`Bell`] is one client's bell;
 //! - [`LockFile`] says which process has which client, in a segment or a device;

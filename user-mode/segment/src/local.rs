@@ -27,10 +27,11 @@ impl<'m> LocalPages<'m> {
     /// Finds the pages in a segment that is mapped at this address.
     ///
     /// # Safety
-    /// A segment's config region is mapped at the address, writable, for `'m`.
+    /// The config region of a segment must be mapped at the address, and must stay mapped and writable for
+    /// `'m`.
     pub unsafe fn at(segment: *mut u8) -> LocalPages<'m> {
-        // SAFETY: the caller's promise: the config region is larger, and aligned as
-        // pages are; shared memory is accessed by atomic operations only.
+        // SAFETY: the caller promises the mapping. The config region is larger than these pages, and aligned
+        // as pages are. All sides access shared memory by atomic operations only.
         LocalPages(unsafe { &*segment.wrapping_add(PAGE_L as usize).cast() })
     }
 
@@ -75,7 +76,7 @@ impl<'m> LocalPages<'m> {
         self.word(BEAT)
     }
 
-    /// Returns the word with the host's raw counter at the host's begin.
+    /// Returns the word with the value that the host's raw counter had when the host began.
     pub fn began(self) -> &'m AtomicU64 {
         self.word(BEGAN)
     }

@@ -106,7 +106,7 @@ impl LockFile {
             l_whence: libc::SEEK_SET as libc::c_short,
             l_start: (self.base + u64::from(client)) as libc::off_t,
             l_len: 1,
-            // The kernel requires 0 for this kind of lock.
+            // For a lock of an open file description, the kernel requires 0 here.
             l_pid: 0,
         };
         let descriptor = self.borrow()?;
@@ -277,7 +277,7 @@ mod tests {
         assert!(other.lock(1));
     }
 
-    /// The state after the program has closed the descriptor and opened a file of its own.
+    /// The program closes the descriptor, and then opens a file of its own under the same number.
     #[test]
     fn a_descriptor_that_is_another_files_now_is_not_touched() {
         let (file, programs) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
@@ -296,7 +296,7 @@ mod tests {
             let number = lost.descriptor.load(Relaxed);
             // The program opens the file again, under the number that `lost` remembers.
             let opened = own_description(programs.as_fd()).unwrap();
-            // SAFETY: dup2 takes numbers; `lost` is not to use its own number from now on.
+            // SAFETY: dup2 takes numbers, and replaces no descriptor that `lost` still uses.
             assert_eq!(unsafe { libc::dup2(opened.as_raw_fd(), number) }, number);
             drop(opened);
             let (descriptor, inode) = (AtomicI32::new(number), inode_of(number));

@@ -49,8 +49,8 @@ impl Mapping {
         Ok(())
     }
 
-    /// Fills the hole that the mapping left in a forked child with private memory, so that code which was in
-    /// the middle of an emit has memory to store to.
+    /// Fills the hole that the mapping left in a forked child with private memory. Code that was in the
+    /// middle of an emit then has memory to store to.
     pub fn detach(&self) {
         let fixed = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -64,7 +64,7 @@ impl Mapping {
         }
     }
 
-    /// Puts private memory, all zeros, in the mapping's place, so that code which uses it lives on although
+    /// Replaces the mapping by private memory, all zeros. Code that uses the mapping then continues, although
     /// the file's memory is gone. A signal handler may call this function.
     pub fn replace(&self) {
         let fixed = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;

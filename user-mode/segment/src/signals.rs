@@ -27,7 +27,7 @@ thread_local! {
 pub struct SignalsBlocked {
     mask: libc::sigset_t,
     errno: i32,
-    /// Signals of [`CAUSED`] that are taken back at the end.
+    /// For each signal of [`CAUSED`], true if the end takes the signal back.
     taken_back: [bool; 2],
 }
 
