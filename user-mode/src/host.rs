@@ -96,9 +96,9 @@ impl Host {
         counts
     }
 
-    /// Ends the points thread. The thread sleeps on a word that programs can store to, so a hostile program
-    /// can keep the host from waking the thread. The host then leaves the thread asleep and counts the
-    /// thread, because the thread holds nothing that is needed.
+    /// Ends the points thread. The thread sleeps on a word that programs can write. So a hostile program can
+    /// prevent the host from waking the thread. In this case, the host counts the thread and leaves it
+    /// asleep, because the thread holds nothing that the host needs.
     fn end_points(&mut self) -> ThreadCounts {
         let begin = Instant::now();
         while let Some(points) = &self.points
@@ -120,7 +120,8 @@ impl Host {
 /// Maximum time for which the host tries to wake the points thread.
 const MAX_WAKING: Duration = Duration::from_secs(1);
 
-/// Waits for a thread's end. Returns the thread's counters, or one panic if the thread ended by a panic.
+/// Waits for a thread's end. Waits for a thread's end. Returns the thread's counters. If the thread ended by
+/// a panic, the only counter is this panic.
 fn join(thread: &mut Option<JoinHandle<ThreadCounts>>) -> ThreadCounts {
     match thread.take().map(JoinHandle::join) {
         Some(Ok(counts)) => counts,

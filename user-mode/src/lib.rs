@@ -18,7 +18,7 @@
 //! environment variable.
 //!
 //! - [`Segment`] is the file: a memfd, or a file on tmpfs that outlives a crash;
-//! - [`Host`] is the threads, which answer reference points, drain rings, and beat;
+//! - [`Host`] has the threads, which answer reference points, drain rings, and beat;
 //! - [`Session`] is a trace session with a segment and a host;
 //! - [`run`] starts a program in a session, as `hypertrace record` does;
 //! - [`recover`](fn@recover) saves the records that a crash left in a segment.

@@ -35,7 +35,8 @@ const RINGS: usize = 5;
 /// Number of looks at the bells between two looks at the clock.
 const LOOKS: u32 = 16;
 
-/// Number of looks without a point after which another client that rings replaces the watched client.
+/// Number of looks at the watched client's slot that find no point. After this number of looks, the next
+/// other client that rings becomes the watched client.
 const IN_VAIN: u32 = 64;
 
 /// Shortest and longest nap between two looks at the bells of clients that cannot wake this thread. After a
@@ -61,7 +62,8 @@ struct Points<'s, S> {
     in_vain: u32,
     /// Length of the next nap, if clients cannot wake the thread.
     nap: Duration,
-    /// Number of passes that had ended when the host's ring was found full; `None` while the ring has room.
+    /// Number of passes that had ended when this thread found the host's ring full. `None` while the ring has
+    /// room.
     full: Option<u64>,
     counts: [u64; COUNTERS.len()],
 }
@@ -116,8 +118,8 @@ impl<S: EventSink> Points<'_, S> {
         let mut last_point = ticks();
         while !self.state.stop_points.load(Relaxed) {
             let mut served = false;
-            // The loop looks several times between two readings, because reading the counter takes as long as
-            // a look.
+            // A reading of the counter takes as long as a look at the bells. So the loop looks several times
+            // between two readings.
             for _ in 0..looks {
                 served = self.serve();
                 if served {
@@ -204,7 +206,7 @@ impl<S: EventSink> Points<'_, S> {
 
     /// Returns whether points must wait because the host's ring is full, and then requests a pass of the
     /// drain. Points wait until the pass in progress and then a whole further pass have ended. After that,
-    /// points no longer wait, so that a host that cannot write answers that the point failed.
+    /// points no longer wait. If the host cannot write, the host then answers that the point failed.
     fn must_drain_first(&mut self) -> bool {
         if self.sink.has_room_for_point() {
             self.full = None;
@@ -262,8 +264,8 @@ impl<S: EventSink> Points<'_, S> {
     }
 
     /// Watches this client's slot from now on, unless the watched client is busy. Returns the client that was
-    /// watched before. The client that was watched before has to ring from now on, and may have asked for a
-    /// point before it knew this.
+    /// watched before. From now on, the earlier client has to ring. The earlier client may have asked for a
+    /// point without a ring, because it did not know of the change.
     fn watch(&mut self, client: u32) -> Option<u32> {
         let before = self.watched.filter(|before| *before != client);
         if before.is_some() && self.in_vain < IN_VAIN {
@@ -288,8 +290,8 @@ impl<S: EventSink> Points<'_, S> {
         if let Some(is_used) = self.state.is_used.get(client as usize) {
             is_used.store(true, Relaxed);
         }
-        // The time is read only here, so that the point's time is after everything that its thread did before
-        // the point.
+        // The time is read only here. So the point's time is later than all that the client's thread did
+        // before the point.
         let host_time = ticks_after_loads();
         let emitted = Emitted { client, seq, host_time };
         let Points { sink, counts, state, .. } = self;

@@ -84,9 +84,9 @@ impl Program {
         Ok(Program { path, name: name.to_owned() })
     }
 
-    /// Returns why the program would not be traced, and the file that is the reason; for a script, this file
-    /// is the interpreter. A program with more rights than this process takes no segment from its
-    /// environment.
+    /// If the program would not be traced, returns the file with more rights and the kind of these rights.
+    /// For a script, this file is the interpreter. A program with more rights than this process takes no
+    /// segment from its environment.
     pub fn privilege(&self) -> Option<(PathBuf, Privilege)> {
         privilege::of(&self.path)
     }

@@ -63,7 +63,7 @@ fn recover_clients(segment: &Segment, session: &Session) {
         if unattached.look(segment.local().lost_unattached().load(Relaxed)) {
             sink.unattached(unattached.counted());
         }
-        // Takes the relays last: schemas come before the points that may need them.
+        // The relays are drained last, because points in their rings may need schemas of other clients.
         for client in (relays..all).chain(0..relays) {
             if let Some(memory) = segment.client(client) {
                 recover_client(sink, client, committed[client as usize], memory);
@@ -106,8 +106,8 @@ fn recover_client(
         Some(Committed { position, .. })
             if !is_possible(position) && position <= tail && is_possible(tail) =>
         {
-            // Between the two positions, the host dropped records without a packet, because no rule wanted
-            // them.
+            // Between the two positions, the host dropped records without a packet. No rule wanted these
+            // records.
             let block = block_of(tail);
             match position <= block && is_possible(block) {
                 true => (block, Some(header(block, 0)), header(block, 1)),
@@ -135,8 +135,8 @@ fn recover_client(
 }
 
 /// Page G has three totals of lost events. Returns for each total how many of its events the dead host had
-/// counted. `lost` has these counts by cause. If a count exceeds its cause's total, then this function counts
-/// the rest for causes whose totals have room.
+/// counted. `lost` has these counts by cause. A count may exceed the total of its cause. The function then
+/// adds the rest to causes with totals that are larger than their counts.
 fn counted(memory: &ClientMemory<'_>, lost: &Losses) -> [u64; 3] {
     let totals =
         [LOST_FULL, LOST_BUSY, LOST_UNATTACHED].map(|word| memory.guest[word].load(Relaxed));

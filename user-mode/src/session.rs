@@ -101,7 +101,7 @@ impl Session {
     /// Makes the session's directory and the segment, and starts the host.
     ///
     /// # Errors
-    /// If the directory, the segment or the host cannot be made; nothing is left then.
+    /// If the directory, the segment or the host cannot be made. After an error, nothing is left.
     pub fn create(config: Config) -> Result<Session, Error> {
         let Config { mut trace, geometry, segment, vm_memory, relays, policy } = config;
         trace.relays = relays;
@@ -139,7 +139,7 @@ impl Session {
                 Ok(Session { trace, segment, host })
             }
             Err(why) => {
-                // The session was made here, and nothing was recorded.
+                // This function made the session, and nothing was recorded.
                 trace.abandon();
                 Err(why)
             }

@@ -28,10 +28,11 @@ pub(crate) struct HostState {
     /// True if the thread that answers points sleeps, or is about to.
     pub(crate) sleeps: AtomicBool,
     pub(crate) is_drain_due: AtomicBool,
-    /// Whether each client has rung, made a point or written. If true, the client is or was leased.
+    /// For each client, true if the client has rung, made a point or written a record. Such a client is or
+    /// was leased. If true, the client is or was leased.
     pub(crate) is_used: Box<[AtomicBool]>,
-    /// True if the rings are idle. The drain thread then makes few passes, and in each pass looks for points
-    /// for which a VM asks.
+    /// True if the rings are idle. The drain thread then makes few passes. In each pass, the drain thread
+    /// looks for points that a VM asks for.
     pub(crate) is_polled: AtomicBool,
     /// The thread that answers points.
     pub(crate) points_thread: OnceLock<Thread>,
@@ -98,8 +99,8 @@ impl HostState {
         self.is_remote && (self.is_settling.load(Relaxed) || !is_same())
     }
 
-    /// Returns true if the thread that answers points sleeps until a program wakes this thread or, for a VM,
-    /// until this process wakes this thread.
+    /// Returns true if the thread that answers points sleeps until another thread wakes it. This other thread
+    /// belongs to a program or, for a VM, to this process.
     pub(crate) fn is_asleep(&self) -> bool {
         self.is_remote || self.segment.local().watch().load(Relaxed) == watch::ASLEEP
     }
