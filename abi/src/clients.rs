@@ -101,8 +101,9 @@ impl Clients {
 }
 
 /// Maximum lead of a client's account over the smallest account of a waiting client, in shares. If the loop
-/// loses its CPU in the middle of a client's step, the lost time counts on the client's account. The limit
-/// keeps the client from waiting for so long. A round also ends after this many shares.
+/// loses its CPU in the middle of a client's step, the lost time counts on the client's account. Without this
+/// limit, the client would have to wait until the other clients have had as much time. A round also ends
+/// after this many shares.
 const MAX_SHARES: u64 = 16;
 
 /// Account of the time spent on one client.
@@ -174,8 +175,8 @@ impl Group {
         };
         let until = self.floor.saturating_add(share);
         // Sorts the clients by the time at which their next step would end. The sort comes before accounts
-        // are raised to the floor, so that a client that spends less than its share stays before the other
-        // clients.
+        // are raised to the floor. A client that spends less than its share has an account below the floor,
+        // and thus stays before the other clients.
         accounts.sort_unstable_by_key(|a| (a.spent.saturating_add(a.step), a.client));
         let (mut last, mut more) = (begin, false);
         for account in accounts {

@@ -32,7 +32,7 @@ pub fn ticks() -> u64 {
 }
 
 /// Reads the raw counter after all earlier loads have completed. If one of these loads saw a store of another
-/// thread, the result is later than every earlier time that the other thread read before its store.
+/// thread, the result is later than any time that the other thread had read before this store.
 #[inline(always)]
 pub fn ticks_after_loads() -> u64 {
     #[cfg(target_arch = "x86_64")]

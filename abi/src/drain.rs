@@ -7,12 +7,13 @@ use crate::sink::{DrainSink, EventSink, PassConfig, with_drain};
 use alloc::boxed::Box;
 use core::time::Duration;
 
-/// Longest pause between two events of a client after which the client need not store to KICK to wake the
-/// drain loop.
+/// Maximum pause between two events of a client for which the client need not store to KICK. After a longer
+/// pause, the client stores to KICK to wake the drain loop.
 pub const PAUSE: Duration = Duration::from_millis(10);
 
 /// Time without a record after which a drain loop may stop its timer and wait for a KICK. This time is longer
-/// than [`PAUSE`]: a client that makes shorter pauses need not kick, so the timer must still run.
+/// than [`PAUSE`], because a client that makes shorter pauses need not kick. The timer must still run for
+/// such a client.
 pub const REST: Duration = Duration::from_millis(50);
 
 /// Minimum time between the beginnings of two passes if a KICK requests the second pass. Guests may kick as
@@ -24,7 +25,7 @@ pub const KICK_SPACING: Duration = Duration::from_micros(200);
 pub struct DrainPolicy {
     /// Time between passes without a KICK.
     pub period: Duration,
-    /// Drain time of one client in one pass while other clients have something, too.
+    /// Time for which a pass drains one client while other clients also have something to take.
     pub budget: Duration,
 }
 

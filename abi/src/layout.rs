@@ -84,8 +84,8 @@ pub mod guest_page {
     pub const LOST_FULL: usize = 8;
     /// Running total of events dropped because they interrupted another emit.
     pub const LOST_BUSY: usize = 9;
-    /// Running total of events that threads without a client have dropped. The total runs over all holders of
-    /// this client. A process adds its events to the total of a client that it holds.
+    /// Running total of events that threads without a client have dropped. If a client gets a new holder, the
+    /// total continues. A process adds its events to the total of a client that it holds.
     pub const LOST_UNATTACHED: usize = 10;
     /// Running total of words written to the schema log.
     pub const SCHEMA_LEN: usize = 16;

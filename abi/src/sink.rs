@@ -254,8 +254,8 @@ pub trait DrainSink {
     /// need not protect clients from each other.
     fn last_pass(&mut self) {}
 
-    /// Takes the number of further events that were lost in processes without a client. Such a process has no
-    /// ring that could report these losses.
+    /// Takes the number of further events that were lost in processes without a client. A process without a
+    /// client has no ring that could report the losses.
     fn unattached(&mut self, more: u64) {
         let _ = more;
     }

@@ -156,7 +156,7 @@ pub fn reply(page: &[AtomicU64], emitted: &Emitted, answer: ReplyBody) {
 /// Serves a reference point on the thread that sees the store: copies the slot once, calls `record` with the
 /// copy, and replies. Takes no lock and allocates nothing.
 ///
-/// `record` is also called for a malformed slot. It then counts the slot and answers with
+/// `record` is also called for a malformed slot. `record` counts a malformed slot and answers with
 /// [`Status::Invalid`].
 #[inline]
 pub fn serve(
@@ -183,9 +183,9 @@ fn copied<const N: usize>(
 ) -> Status {
     let mut words = [0; N];
     copy(&mut words, slot);
-    // ORDERING: pairs with the Release fence in `Producer::slot`. A guest may not wait for the reply, and may
-    // begin to write the next point. In this case, the `seq` loaded below has changed, so the words are never
-    // a mixture of two points.
+    // ORDERING: pairs with the Release fence in `Producer::slot`. A guest need not wait for the reply, and
+    // may already have begun to write the next point. In this case, the `seq` loaded below has changed, so
+    // the words are never a mixture of two points.
     fence(Ordering::Acquire);
     if memory.guest[guest_page::SLOT].load(Relaxed) as u32 != point.seq {
         return record(Err(BadSlot::Sequence));

@@ -26,8 +26,8 @@ const CLOCK: &str = "HYPERTRACE_CLOCK";
 ///
 /// The events join the VM's session on the host, where `hypertrace report` shows
 /// them with the host's events. `forward` records all threads, until PROGRAM ends
-/// or, without PROGRAM, until Ctrl-C. It needs root, and the guest's channel to its
-/// host.
+/// or, without PROGRAM, until Ctrl-C. `forward` needs root, and the guest's channel
+/// to its host.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
@@ -219,9 +219,9 @@ impl Channel {
     /// Makes reference points, which relate the guest's clock to the host's.
     fn read_clock(&mut self) {
         // The host may answer the first point only when the host next looks at the ring. From then on, the
-        // host looks at the ring more often. It therefore answers the second point sooner, and this point
-        // relates the clocks more closely. If the host answers neither point, only earlier and later points
-        // relate the clocks.
+        // host looks at the ring more often. The host therefore answers the second point sooner, and this
+        // point relates the clocks more closely. If the host answers neither point, only earlier and later
+        // points relate the clocks.
         for _ in 0..2 {
             let _ = reference_point!("guest_kernel_clock");
         }

@@ -11,7 +11,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use std::time::Duration;
 
-/// A signal may come just before a wait. It is then noticed after at most this time.
+/// A signal may come just before a wait. The signal is then noticed after at most this time.
 const PERIOD: Duration = Duration::from_millis(200);
 
 /// First signal that was received, 0 if none.

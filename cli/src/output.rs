@@ -101,8 +101,8 @@ pub fn say(message: impl Display) {
     }
 }
 
-/// Faults of inputs. A command shows all other parts of such inputs. The command ends with the last damage as
-/// its error, so the exit code tells of the damage.
+/// Faults of inputs. A command that finds faults in an input still shows the other parts of the input. The
+/// command ends with the last damage as its error, so the exit code tells of the damage.
 #[derive(Debug, Default)]
 #[must_use]
 pub struct Faults(Option<anyhow::Error>);
@@ -148,7 +148,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 static SHOWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
 /// A line on stderr, if stderr is a terminal: what a command does, and for how long the command has done so.
-/// The line appears after a second, and goes when the value is dropped.
+/// The line appears after a second, and disappears when the value is dropped.
 #[derive(Debug)]
 pub struct Busy {
     /// The drop of this sender ends the thread.

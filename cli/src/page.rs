@@ -77,7 +77,7 @@ impl PageFile {
 #[derive(Debug)]
 pub struct WholeFile {
     file: File,
-    /// Name while the file is written. If this is `None`, the file has no name. Then no file is left behind,
+    /// Name while the file is written. If this is `None`, the file has no name. No file is then left behind,
     /// however the process ends.
     name: Option<Unfinished>,
     prefix: &'static str,

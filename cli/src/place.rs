@@ -58,7 +58,8 @@ impl Output {
         }
     }
 
-    /// Gives the sessions their names back if nothing was recorded, and settles otherwise.
+    /// If nothing was recorded, gives the sessions their names back. Otherwise, keeps the new names as
+    /// [`Output::settle`] does.
     pub fn give_back(&self) {
         let is_free = |moved: &Moved| {
             moved.here.stat_of(&*moved.name).is_err_and(|why| why.kind() == ErrorKind::NotFound)
@@ -108,26 +109,26 @@ fn remove(here: &Folder, session: &Folder, name: &str) -> Result<()> {
     removed.with_context(|| format!("cannot remove {name}, the session before the last one"))
 }
 
-/// Renames a directory. Whatever has got the new name meanwhile stays.
+/// Renames a directory. If another file or folder has the new name by now, it is not replaced.
 fn rename(here: &Folder, from: &str, to: &str) -> Result<()> {
     renameat_with(here, from, here, to, RenameFlags::NOREPLACE)
         .with_context(|| format!("cannot rename {from} to {to}"))
 }
 
 /// Returns the directory for a new session: the given or the default directory. If the default directory has
-/// a session, the session is renamed: `.old` is added to its name. `overwrites` does the same for a session
-/// in the given directory. A session that already has the new name is hidden, and [`Output::settle`] removes
-/// the hidden session.
+/// a session, this session is renamed: `.old` is added to its name. With `overwrites`, a session in the given
+/// directory is renamed, too. A session that already has the new name is hidden, and [`Output::settle`]
+/// removes the hidden session.
 ///
 /// # Errors
-/// If the directory has something other than a session of this user that has ended, or if the given directory
-/// has a session.
+/// If the directory contains anything other than an ended session of this user, or if the given directory has
+/// a session and `overwrites` is false.
 pub fn output(given: Option<&Path>, overwrites: bool) -> Result<Output> {
     let path = given.unwrap_or(Path::new(DEFAULT));
     let made = |moved| Output { path: path.to_owned(), moved: RefCell::new(moved) };
     let above = Folder::above(path, Share::Owner);
-    // If the directory above cannot be opened, the new session cannot be made either. The error of this later
-    // attempt says why.
+    // If the directory above cannot be opened, the new session cannot be made either. The error of the later
+    // attempt to make the session says why.
     let Some((above, name)) =
         above.ok().and_then(|(above, name)| Some((above, name.into_string().ok()?)))
     else {

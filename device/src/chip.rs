@@ -474,8 +474,8 @@ impl Chip {
         self.pass(|sink, rings| clients.round(sink, rings, share, now))
     }
 
-    /// Drains everything that is in the rings now, without a limit of time. A drain loop calls this at its
-    /// end. Records that clients add meanwhile do not prolong the drain.
+    /// Drains everything that is in the rings now, without a limit of time. A drain loop calls this function
+    /// at its end. Records that clients add meanwhile do not prolong the drain.
     ///
     /// Only the drain loop's thread may call this, never a vCPU's thread.
     pub fn drain_all(&self) {
@@ -537,7 +537,7 @@ impl Chip {
 
     /// Calls the sink. If the sink panics, counts the panic and returns `None`.
     pub(crate) fn guarded<R>(&self, call: impl FnOnce() -> R) -> Option<R> {
-        // The locks stay in use: at worst the counts of a packet are lost.
+        // The sink's locks are used even after a panic. At worst, the counts of a packet are lost.
         let done = catch_unwind(AssertUnwindSafe(call));
         done.inspect_err(|_| self.counts.add(Counter::DrainPanicked)).ok()
     }
@@ -551,8 +551,8 @@ impl Chip {
         })
     }
 
-    /// Counts the records that are still in the rings as lost. Call this after the last pass, when no vCPU
-    /// runs any more, if the sink could not take these records.
+    /// Counts the records that are still in the rings as lost. If the sink could not take these records, call
+    /// this function after the last pass, when no vCPU runs any more.
     pub fn discard_unread(&self) {
         let clients = &mut *lock(&self.clients);
         with_drain(&*self.sink, |sink| clients.discard_unread(sink, &mut &*self));

@@ -37,9 +37,9 @@ kinds! {
         /// An access to the argument slots or the rings that trapped, because the VMM has not mapped this
         /// memory. Not a fault.
         MemoryTrapped => "memory_trapped",
-        /// A reset over vfio-user while a client was leased. There are two possible reasons. The guest may
-        /// boot again. Or the guest was restored from a snapshot without the device, and the guest's programs
-        /// have lost the device.
+        /// A reset over vfio-user while a client was leased. There are two possible reasons: the guest boots
+        /// again, or the guest was restored from a snapshot without the device, and the guest's programs have
+        /// lost the device.
         ResetLeased => "reset_leased",
         /// A panic of the sink, which ends a drain thread.
         DrainPanicked => "drain_panicked",

@@ -14,8 +14,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 /// A thread that drains a chip's rings on KICK, and on a timer while there are records.
-/// [`Chip::drain_thread`] starts the thread. Drop this when no vCPU runs any more: the drop drains the rest
-/// and ends the thread.
+/// [`Chip::drain_thread`] starts the thread. Drop the value when no vCPU runs any more. The drop drains the
+/// remaining records and ends the thread.
 ///
 /// If the sink panics, the device [counts](crate::Counter::DrainPanicked) the panic, and the thread ends. The
 /// VM runs on, and events that find no room are lost and counted.

@@ -44,7 +44,7 @@ impl Kick {
 
 impl DrainWaker for Kick {
     fn wake(&self) {
-        // The write fails only if the counter is full, and the eventfd is readable then.
+        // The write fails only if the counter is full. In this case, the eventfd is readable anyway.
         let _ = rustix::io::write(self, &1u64.to_ne_bytes());
     }
 }

@@ -262,7 +262,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Returns the pages that a restored machine needs and that are not zero, for a snapshot. Call
+    /// For a snapshot, returns the pages that a restored machine needs. Pages of zeros are left out. Call
     /// [`Chip::state`](crate::Chip::state) first, which drains the rings. For each ring, the result contains
     /// only the pages of the [live part](ClientMemory::live). A ring in discard mode thus adds at most two
     /// blocks to a snapshot.
@@ -296,8 +296,8 @@ impl Memory {
     /// device has guests.
     ///
     /// # Errors
-    /// If a page is beyond the end of this memory, or if the host has no memory for the pages. In the first
-    /// case, the contents are unchanged. In the second case, the contents are unknown.
+    /// If a page is beyond the end of this memory; the contents of this memory are then unchanged. Also if the
+    /// host has no memory for the pages; the contents of this memory are then unknown.
     pub fn load(&self, saved: &[Pages]) -> Result<(), RestoreError> {
         let most = Memory::file_size(&self.geometry);
         if let Some(found) = saved.iter().map(Pages::end).find(|end| *end > most) {
@@ -313,8 +313,8 @@ impl Memory {
     }
 
     /// Returns a function that tells whether a restored machine needs the page at an offset of the file. The
-    /// machine needs the pages in the used part of a region. Of a ring, it needs only the pages in the live
-    /// part.
+    /// machine needs the pages in the used part of a region. Of a ring, the machine needs only the pages in
+    /// the live part.
     fn needed_pages(&self) -> impl Fn(u64) -> bool {
         let geometry = self.geometry;
         let words = std::array::from_fn(|at| self.config.words()[at].load(Relaxed));
@@ -372,9 +372,9 @@ impl Memory {
     }
 }
 
-/// Stores bytes to a word or a part of it. The other bytes keep what other CPUs store to them at the same
-/// time. If another CPU stores to the same bytes at the same time, the bytes become a mixture of both stores:
-/// the guest races with itself.
+/// Stores bytes to a word or a part of it. If other CPUs store to the other bytes at the same time, the other
+/// bytes keep these stores. If another CPU stores to the same bytes at the same time, the bytes become a
+/// mixture of both stores: the guest races with itself.
 fn store_bytes(word: &AtomicU64, part: Range<usize>, data: &[u8]) {
     // ORDERING: pairs with the host's Acquire loads: the guest's earlier stores, which
     // trapped as well, are complete.

@@ -130,7 +130,8 @@ impl Chip {
         for ((client, saved), own) in (0..).zip(&state.clients).zip(&mut clients.states) {
             if let Some(memory) = self.client_memory(client).filter(|memory| !memory.is_fresh()) {
                 *own = ConsumerState::continue_at(&saved.place());
-                // A guest may have overwritten the words for which it waits.
+                // A guest may have overwritten the tail and the end of the read schemas in page H, and may
+                // wait for these words.
                 let mut consumer = Consumer::new(memory, own);
                 consumer.publish_tail();
                 consumer.commit_schemas();

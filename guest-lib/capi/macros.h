@@ -29,8 +29,8 @@
  * HYPERTRACE_COMMIT(outcome, name, field..): records an event that must not be dropped. The event may use the
  * reserved part of the ring. If the reserved part is full, too, the statement waits at most a second for the
  * host to drain the ring. `outcome` is an enum hypertrace_outcome * or NULL. If the outcome is
- * HYPERTRACE_OUTCOME_RECORDED, the event is in memory that the host shares, after all earlier events of this
- * thread, and survives this process. The host may not have seen the event yet.
+ * HYPERTRACE_OUTCOME_RECORDED, the event is in memory that the host shares. The event is then stored after
+ * all earlier events of this thread, and survives this process. The host may not have seen the event yet.
  */
 #define HYPERTRACE_COMMIT(outcome, ...)                                                            \
     do {                                                                                           \
@@ -359,8 +359,8 @@ HYPERTRACE_UNSEEN_ static inline void hypertrace_scope_end_(const struct hypertr
 #define HYPERTRACE_WORD_(value) (hypertrace_::word(HYPERTRACE_FIELD_(value)::of(value)))
 
 /*
- * Temporary objects in a call site's values live to the end of the expression. The event is
- * recorded before this end.
+ * Temporary objects in a call site's values live to the end of the expression. The library records
+ * the event before the end of the expression.
  */
 #define HYPERTRACE_WORDS_(...)                                                                     \
     (hypertrace_::words<HYPERTRACE_COUNT_(__VA_ARGS__) + 1>{                                       \
@@ -373,7 +373,7 @@ template <size_t N> struct words { uint64_t all[N]; };
 
 /*
  * A copy of a string that has no zero at its end. The copy has one byte more than a field can have.
- * By this byte, the library knows that a longer string was cut.
+ * If the copy fills this byte, the library knows that the string was cut.
  */
 struct text {
     char bytes[1026];

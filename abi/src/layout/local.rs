@@ -33,8 +33,8 @@ pub const BEGAN: u64 = 136;
 /// Processes add to the total atomically.
 pub const LOST_UNATTACHED: u64 = 192;
 /// u64 in page L: the number of the guest's boot, nonzero. Guests write this word if host and guest run under
-/// different kernels. Before a process of a new boot uses the segment, it stores its number here and waits
-/// until [`BOOT_SEEN`] is the same.
+/// different kernels. Before a process of a new boot uses the segment, the process stores the boot's number
+/// in this word. The process then waits until [`BOOT_SEEN`] has the same value.
 pub const BOOT: u64 = 256;
 /// u64 in page L: the number of the boot whose records the host takes.
 pub const BOOT_SEEN: u64 = 320;

@@ -232,11 +232,11 @@ impl<'a> Consumer<'a> {
         Losses { full, busy, unattached, overwritten: self.state.cursor.overwritten }
     }
 
-    /// Takes records, in order, up to the end that [`Consumer::new`] found. This end does not move, so a
-    /// producer cannot keep the consumer busy. After [`Consumer::next_schema`] has returned `None`, the
-    /// caller has read the schema of every record below the end. The pull ends earlier if `visit` stops, if
-    /// another holder's records follow, or at a limit of words. `stage` needs [`Consumer::stage_words`]
-    /// words.
+    /// Takes records, in order, up to the end that [`Consumer::new`] found. The consumer does not look for a
+    /// later end, so a producer cannot keep the consumer busy. After [`Consumer::next_schema`] has returned
+    /// `None`, the caller has read the schema of every record below the end. The pull ends earlier if `visit`
+    /// stops, if another holder's records follow, or at a limit of words. `stage` needs
+    /// [`Consumer::stage_words`] words.
     ///
     /// Only [`Consumer::commit`] gives room back to the producer.
     ///
@@ -359,8 +359,8 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    /// Tells the producer whether writing its records fails. While it fails, the producer does not wait for
-    /// room.
+    /// Tells the producer whether the host fails to write the producer's records. While the host fails to
+    /// write records, the producer does not wait for room.
     pub fn set_write_failed(&mut self, failed: bool) {
         let word = &self.memory.host[host_page::WRITE_FAILED];
         if word.load(Relaxed) != u64::from(failed) {
@@ -455,9 +455,10 @@ fn oldest(memory: &ClientMemory<'_>, head: u64) -> u64 {
     memory.block_start(head).wrapping_add(2 * memory.block_words()).wrapping_sub(memory.capacity())
 }
 
-/// Moves the cursor to the oldest position that a producer whose head is `now` has not begun to overwrite. If
-/// there is no such position before `head`, moves the cursor to the beginning of `head`'s block, where a
-/// later pull counts the losses, and returns `false`. Never moves the cursor past `head`, whatever `now` is.
+/// Moves the cursor to the oldest position that the producer has not begun to overwrite. `now` is the
+/// producer's head. If there is no such position before `head`, moves the cursor to the beginning of `head`'s
+/// block, where a later pull counts the losses, and returns `false`. Never moves the cursor past `head`,
+/// whatever `now` is.
 fn skip_overwritten(memory: &ClientMemory<'_>, cursor: &mut Cursor, head: u64, now: u64) -> bool {
     let oldest = oldest(memory, now);
     let is_there = is_ahead(head, oldest);

@@ -139,7 +139,7 @@ impl<'m> ClientMemory<'m> {
     /// - the records between tail and head, which the host has not taken;
     /// - the block that contains head - 1, whose records the next holder counts;
     /// - the room of the next record, in head's block or at the beginning of the next block. A vCPU that was
-    ///   stopped in an emit has stored a part of the record there.
+    ///   stopped in an emit has stored a part of this record already.
     ///
     /// If tail is not plausible, all records count as taken, so that a guest cannot make a snapshot of empty
     /// rings large.

@@ -244,8 +244,8 @@ impl<'m> Producer<'m> {
     }
 
     /// Emits a record with the time of `clock`, nonzero. Reads the clock again if a signal handler has
-    /// emitted since, so a client's timestamps never go backwards. An emit never allocates, blocks or
-    /// formats.
+    /// emitted after the first reading, so a client's timestamps never go backwards. An emit never allocates,
+    /// blocks or formats.
     #[inline(always)]
     pub fn emit<S: Site, F: Fields>(
         &self,
@@ -374,7 +374,7 @@ impl<'m> Producer<'m> {
     fn enter_rarely(&self, mut now: u64, clock: impl Fn() -> u64, wake: Option<&dyn Wake>) -> u64 {
         let state = self.state;
         if self.system_clock.is_some() || now < state.last.load(Relaxed) {
-            // A signal handler may have emitted between the clock and `busy`.
+            // A signal handler may have emitted after the clock was read and before `busy` was set.
             now = self.system_clock.map_or_else(clock, |clock| clock());
             state.busy.store(now, Relaxed);
         }

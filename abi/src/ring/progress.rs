@@ -66,8 +66,8 @@ impl ConsumerState {
         let host = |word: usize| memory.host[word].load(Relaxed);
         let guest = |word: usize| memory.guest[word].load(Relaxed);
         let position = host(host_page::TAIL);
-        // Only a block's header names the holder, so a consumer that begins within a block loads the token
-        // from there.
+        // Only a block's header names the holder. A consumer that begins within a block therefore loads the
+        // token from the block's header.
         let block = memory.block_start(position);
         let token = match position == block {
             true => 0,

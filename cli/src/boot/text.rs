@@ -275,8 +275,8 @@ fn behind(stage: &Stage) -> BTreeMap<String, u64> {
     sums
 }
 
-/// Returns the time of threads in each part that uses a CPU, by a name of the part and the thread. A vCPU is
-/// named by its number, and the VMM's other threads count together.
+/// Returns the time of threads in each part that uses a CPU. The key is a text with the part and the thread.
+/// A vCPU is named by its number, and the VMM's other threads count together.
 fn parts(stage: &Stage) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     for thread in &stage.threads {

@@ -174,8 +174,8 @@ fn one(args: &Args, command: &OsStr, out: &Folder, name: &str) -> Result<()> {
         let _ = out.remove_tree(name);
         bail!("interrupted");
     }
-    // If the recorder cannot record the kernel's events, the recorder still runs the program. A comparison
-    // with --kernel fails in this case, because it needs the parts of the time.
+    // If the recorder cannot record the kernel's events, the recorder still runs the program. In this case, a
+    // comparison with --kernel fails, because the comparison needs the parts of the time.
     if args.kernel && status.success() && !here.join(name).join(hypertrace_kernel::FILE).exists() {
         let _ = out.remove_tree(name);
         bail!("{shown}: {}", String::from_utf8_lossy(&said).trim_end());

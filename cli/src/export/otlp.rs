@@ -50,7 +50,7 @@ pub fn run(args: &Args) -> Result<()> {
             })?;
             (counts, path.display().to_string())
         }
-        // The beginning of this function refuses this case.
+        // The check at the beginning of this function has already refused this case.
         (None, None) => return Ok(()),
     };
     faults.say(counts.warnings.iter().cloned());

@@ -43,8 +43,8 @@ pub fn text(
             }
         }
     }
-    // A restored VM's session also has the clock of the time before the restore, in which the session
-    // recorded nothing.
+    // A restored VM's session also has the clock of the time before the restore. The session has no events of
+    // this time.
     let is_used = |id: &u32| session.streams().iter().any(|stream| has_clock(stream, *id));
     let has_used = maps.iter().any(|(id, ..)| is_used(&id));
     let is_shown = |(id, _, map): &(u32, Option<u32>, &ClockMap)| {

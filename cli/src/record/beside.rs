@@ -13,8 +13,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// A signal may come just before the wait for the processes begins. It is then noticed after at most this
-/// time.
+/// A signal may come just before the wait for the processes begins. The signal is then noticed after at most
+/// this time.
 const PERIOD: Duration = Duration::from_millis(200);
 
 /// Records the processes, or all threads.

@@ -244,7 +244,7 @@ const UNTRACED: &str = "no program has traced: it does not call hypertrace, or H
 /// Maximum number of processes that a message names.
 const NAMED: usize = 4;
 
-/// Formats which processes can still trace, and what to do about that.
+/// Formats a list of the processes that can still trace, and says what the user can do about these processes.
 fn outlived(left: &[Holder]) -> String {
     let outlive = if left.len() == 1 { "outlives" } else { "outlive" };
     format!(

@@ -1,4 +1,4 @@
-//! The table of all groups: a line for each, 80 columns wide.
+//! The table of all groups. Each group has a line of 80 columns.
 
 use super::rows::Shown;
 use super::text::{short_count, shortened, time};

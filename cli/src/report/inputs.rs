@@ -86,8 +86,8 @@ pub struct Inputs(Vec<Given>);
 
 const PATHS: &str = "inputs";
 
-/// `clap::Args` is implemented by hand, because an input is more than a path: it may have an offset or a
-/// session's directory after `@`.
+/// `clap::Args` is implemented by hand, because an input is more than a path. An input may also have an
+/// offset or a session's directory after `@`.
 impl clap::Args for Inputs {
     fn augment_args(command: Command) -> Command {
         let path = clap::Arg::new(PATHS)

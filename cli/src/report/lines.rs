@@ -45,8 +45,8 @@ struct Shown {
 impl Lines {
     /// Maximum width of a column, on terminals that are at least five times as wide.
     const MAX: usize = 32;
-    /// Maximum width of the names of kernels' events. The limit does not depend on the names, because a file
-    /// describes thousands of events. `kvm:kvm_userspace_exit` has 22 characters.
+    /// Maximum width of the names of kernels' events. A file describes thousands of events, so the column is
+    /// not as wide as the longest name. `kvm:kvm_userspace_exit` has 22 characters.
     const MAX_KERNEL: usize = 22;
     /// Minimum width of a terminal on which lines have both columns of times.
     const LEAST: usize = 100;
@@ -284,7 +284,7 @@ fn seconds(out: &mut String, ns: i64, width: usize, plus: &str) {
     out.push_str(sign);
     decimal(out, whole);
     out.push('.');
-    // The sum has ten digits. Without its leading 1, the nine digits of the fraction are left.
+    // The sum has ten digits. The sum has a leading 1. Behind this digit, the fraction has nine digits.
     out.push_str(&itoa::Buffer::new().format(1_000_000_000 + rest)[1..]);
 }
 

@@ -39,7 +39,7 @@ pub struct PciFunction {
 }
 
 /// Maximum number of steps of a change of BARs. A change unmaps and maps each of the four BARs. If another
-/// vCPU changes the BARs meanwhile, this takes as many steps again.
+/// vCPU changes the BARs meanwhile, each BAR is unmapped and mapped once more.
 const MAX_STEPS: usize = 16;
 
 /// Addresses of the BARs.
@@ -90,8 +90,8 @@ impl PciFunction {
         self.bars().into_iter().find(|bar| bar.index == index)
     }
 
-    /// Returns the address at which a BAR is decoded, or `None` if it is not decoded. A bus that follows the
-    /// guest calls this.
+    /// Returns the address at which a BAR is decoded, or `None` if it is not decoded. A bus that moves a BAR
+    /// whenever the guest moves the BAR calls this function.
     pub fn address(&self, region: Region) -> Option<u64> {
         self.function.decoded(region)
     }

@@ -198,7 +198,7 @@ impl Hypertrace {
     }
 
     /// Returns the descriptors of the device and its session. A VMM that jails the device in another process
-    /// closes all other descriptors in this process.
+    /// closes all other descriptors in the jailed process.
     pub fn descriptors(&self) -> Vec<RawFd> {
         let mut all = self.session.descriptors();
         all.push(self.device.kick().as_fd().as_raw_fd());

@@ -18,8 +18,8 @@
 //! # }
 //! ```
 //!
-//! [`Saved`] is the device in a snapshot of the machine. A VMM serializes it by serde, or writes it to a
-//! stream.
+//! [`Saved`] is the device in a snapshot of the machine. A VMM serializes this value by serde, or writes the
+//! value to a stream.
 #![warn(missing_debug_implementations)]
 
 mod function;

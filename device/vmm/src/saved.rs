@@ -77,8 +77,8 @@ pub struct SavedFunction {
     pub bars: Bars,
 }
 
-/// Returns the maximum size of a stream. In this case, all texts of all clients differ, and every other page
-/// is zero.
+/// Returns the maximum size of a stream. In the longest stream, all texts of all clients differ, and every
+/// second page is zero.
 fn most_bytes(geometry: &Geometry) -> u64 {
     // A client has texts with quotes, a comma and an index, and a page for its registers, its numbers and its
     // escaped name.

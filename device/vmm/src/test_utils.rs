@@ -156,7 +156,7 @@ pub trait Bus {
     fn write(&self, gpa: u64, data: &[u8]);
 }
 
-/// A guest. Its accesses go to the memory that a [`FakeVm`] has mapped. If no memory is mapped at the
+/// A guest. The guest's accesses go to the memory that a [`FakeVm`] has mapped. If no memory is mapped at the
 /// address, the access goes to the bus. The guest uses the device as the guest library does, one access after
 /// another.
 pub struct FakeGuest<'a> {

@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 /// A virtual machine, as the device needs it. [`kvm::KvmVm`](crate::kvm::KvmVm) (feature `kvm`) is the
 /// implementation for KVM. The thread that starts, moves or resets the device makes these calls and holds no
-/// lock of the device. For each function, the calls are made one after another.
+/// lock of the device. The calls for one PCI function are made one after another.
 ///
-/// If a region is not mapped or a doorbell is not armed, the guest's accesses trap. Such accesses are slower,
-/// but they still work.
+/// If a region is not mapped or a doorbell is not armed, the guest's accesses trap. Accesses that trap are
+/// slower, but they still work.
 pub trait Vm: Send + Sync {
     /// Maps memory of this process into the guest: KVM_SET_USER_MEMORY_REGION, with KVM_MEM_READONLY if the
     /// guest may only read the memory.

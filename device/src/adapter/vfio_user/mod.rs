@@ -400,8 +400,8 @@ impl Connection<'_> {
     }
 }
 
-/// Waits until the other side has closed the connection, at most for `wait`. If the function cannot find this
-/// out, it returns false.
+/// Waits until the other side has closed the connection, at most for `wait`. Returns whether the other side
+/// has closed the connection. If `poll` fails, the function returns false after this time.
 fn hangs_up(stream: &UnixStream, wait: Duration) -> bool {
     let begin = Instant::now();
     loop {

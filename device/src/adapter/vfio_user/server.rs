@@ -89,8 +89,8 @@ impl Server {
     ///
     /// # Errors
     /// If no connection can be accepted or served. The error is `TimedOut` if a connection does not end,
-    /// because the client has sent a descriptor that cannot be closed. The server must then serve no other
-    /// client.
+    /// because the client has sent a descriptor that cannot be closed. The server must serve no other client
+    /// after this error.
     pub fn turn(&mut self) -> io::Result<()> {
         if self.client.as_ref().is_some_and(|client| client.thread.is_finished()) {
             self.end()?;
