@@ -285,8 +285,8 @@ impl Host {
         let clients = streams.map(|s| s.client).chain(maps.served());
         for number in clients.collect::<BTreeSet<u32>>() {
             let mut client = Client::default();
-            // A client has no seats if threads of a program's host, or of a server, served the client,
-            // because such threads do not run the client.
+            // The threads of a program's host, and the threads of a server, do not run the clients that they
+            // serve, so such clients have no seats.
             let seats = if !has_vmm || json.served { &[] } else { maps.seats(number) };
             let mut before = i64::MIN;
             for seat in seats {
@@ -345,8 +345,8 @@ impl Host {
         self.clients.iter().filter(|client| Some(client.process) == process).count()
     }
 
-    /// Returns the machine whose threads are the clients that read a clock, provided that the clients are
-    /// threads; `None` if several guests are possible.
+    /// If the clients are threads, returns the machine of the clients that read a clock; `None` if several
+    /// guests are possible.
     pub fn side(&self, clock: Option<u32>) -> Option<Side> {
         match self.has_guests {
             true => self.guests.get(&clock.unwrap_or_default()).copied(),
@@ -483,9 +483,9 @@ impl Host {
         self.threads[first..].iter_mut().for_each(|thread| thread.account.set_most(most));
     }
 
-    /// If the recording has all events of a thread, returns the thread's index, or `None` if the thread has
-    /// no account. A thread without an account is noted as seen, because the thread may get an account later
-    /// with its lease.
+    /// If the recording has all events of a thread, returns the thread's index. Returns `None` if the
+    /// recording may lack events of the thread, or if the thread has no account. A thread without an account
+    /// is noted as seen, because the thread may get an account later with its lease.
     pub fn traced(&mut self, tid: i64, recording: usize) -> Option<usize> {
         let tid = u32::try_from(tid).ok()?;
         let thread = self.known(self.recordings[recording].side, tid);
@@ -499,7 +499,7 @@ impl Host {
         thread
     }
 
-    /// Returns the index of a thread if the thread's events come from this recording now.
+    /// Returns the index of a thread if `recording` is the recording that shows the thread now.
     pub fn shown(&self, tid: u32, recording: usize) -> Option<usize> {
         let thread = self.known(self.recordings.get(recording)?.side, tid);
         thread.filter(|thread| self.threads[*thread].recording == Some(recording))
@@ -519,7 +519,7 @@ impl Host {
         self.switches().given_up + cut
     }
 
-    /// Iterates over the threads of which no recording has all events.
+    /// Iterates over the threads for which no recording has all events.
     pub fn unfollowed(&self) -> impl Iterator<Item = &Thread> {
         let is_followed = |thread: &Thread| {
             let mut of_side = self.recordings.iter().filter(|of| of.side == thread.side);
@@ -578,8 +578,8 @@ impl Host {
         self.of_any.spoil(NotCounted::LostEvents);
     }
 
-    /// Notes that no open region of a VMM's thread, or of a client that the thread serves, will be counted,
-    /// because events of the thread are lost.
+    /// Notes that events of a VMM's thread are lost. The open regions of this thread, and of the clients that
+    /// this thread serves, will not be counted.
     pub fn spoil_of(&mut self, thread: usize) {
         let pairs = self.clients.iter_mut().map(|client| &mut client.pairs);
         let own = self.vmm.get_mut(&self.threads[thread].tid);
@@ -587,16 +587,16 @@ impl Host {
         self.of_any.spoil(NotCounted::LostEvents);
     }
 
-    /// Returns whether an event's time is exact: the time has no error, or the time is of the same clock as a
-    /// recording of a guest's kernel.
+    /// Returns whether an event's time is exact: either the time has no error, or a recording of a guest's
+    /// kernel has the same clock.
     pub fn is_exact(&self, event: &EventRef<'_>) -> bool {
         let clock = event.reading.map(|reading| reading.clock);
         let mut clocks = self.recordings.iter().filter_map(|recording| recording.side.guest());
         event.bound_ns() == Some(0) || clocks.any(|of_kernel| Some(of_kernel) == clock)
     }
 
-    /// Takes a client's own event for the account of its thread. `clock` is the guest's clock that stamps the
-    /// event.
+    /// Adds a client's own event to the account of the client's thread. `clock` is the guest's clock that
+    /// stamps the event.
     pub fn guest(&mut self, at: usize, time: i64, bound: Option<u64>, clock: Option<u32>) {
         let thread = &mut self.threads[at];
         // If the event and the kernel's events have the same clock, their order is right, even if this clock
@@ -628,9 +628,9 @@ impl Host {
     }
 }
 
-/// Returns, for each clock, the guest whose threads are the clients that read the clock. A program can read
-/// another clock than the recording of its kernel has. Such a program belongs to the guest whose clock has
-/// the same epoch, if there is exactly one such guest.
+/// Returns the guest for each clock. The clients that read the clock are threads of this guest. A program can
+/// read a clock that no recording of a kernel has. Such a program belongs to the guest whose clock has the
+/// same epoch, if there is exactly one such guest.
 fn guests(json: &SessionJson, kernels: &BTreeSet<u32>) -> HashMap<u32, Side> {
     let epoch = |id: u32| json.clock(id).map(|clock| clock.epoch);
     let clocks = json.clocks.iter().map(|clock| clock.id).chain(kernels.iter().copied());

@@ -60,9 +60,9 @@ pub struct Lane {
     pub tid: u32,
     /// Intervals in order. Times are Unix times in nanoseconds.
     pub intervals: Vec<Interval>,
-    /// Turns, in order, of the CPU that the thread had, or for which the thread waited while the thread could
-    /// run. At other times, the thread needed no CPU, or it is not known what the thread did. `None` if only
-    /// the session's own threads were recorded.
+    /// Turns in order. While the thread had a CPU, or could run and waited for a CPU, the turns show which
+    /// thread had this CPU. At other times, the thread needed no CPU, or it is not known what the thread did.
+    /// `None` if only the session's own threads were recorded.
     pub turns: Option<Vec<Turn>>,
     /// Whether intervals and turns cover all of the time. If there are too many intervals or turns, entries
     /// outside of the region are removed first, and short entries before long entries.
@@ -120,8 +120,8 @@ fn shorten<T>(
     false
 }
 
-/// Returns who had the CPU that a thread had, or for which the thread waited. If an event of the kernel ends
-/// such an interval, the event is on the CPU that the thread had or waited for.
+/// Returns the turns of the CPUs that a thread had or waited for. If an event of the kernel ends an interval
+/// in which the thread had a CPU or waited for a CPU, the event is on this CPU.
 fn turns(intervals: &[Interval]) -> Vec<Turn> {
     let mut turns: Vec<Turn> = Vec::new();
     for interval in intervals {

@@ -47,7 +47,8 @@ impl Summary {
 pub struct IntervalLine {
     /// Index of the session.
     pub session: usize,
-    /// Whether the thread is one of a guest whose own kernel was recorded, and not of the host.
+    /// Whether the thread belongs to a guest whose own kernel was recorded. If false, the thread belongs to
+    /// the host.
     pub of_guest: bool,
     /// Number of the thread.
     pub tid: u32,

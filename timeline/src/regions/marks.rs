@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Finds which mark an event is for a thread. The name of each kind of event is looked up once.
+//! Translates the events of a thread to marks. The name of each kind of event is looked up once.
 
 use super::account::{Exactness, Mark, Why};
 use super::parts::{REASONS, Reason};
@@ -206,7 +206,8 @@ impl Kinds {
         }
     }
 
-    /// Returns whether the beginning of an emulation begins an exit.
+    /// Returns whether a `kvm_emulate_insn` counts as the beginning of an exit, because the trace lacks
+    /// `kvm_exit`.
     pub fn emulation_begins(self) -> bool {
         !self.exits
     }
@@ -259,8 +260,8 @@ pub(super) fn of_kvm(
                 _ => false,
             };
             let mark = if is_of_access { Mark::AccessExit } else { Mark::UserspaceExit };
-            // A known reason stays if the exit's own event told the reason, or if an access is the reason,
-            // because both say more than the reason in `kvm_userspace_exit`.
+            // The reason in `kvm_userspace_exit` is not used if the exit's own event has told a reason, or if
+            // an access is the reason, because both say more than `kvm_userspace_exit`.
             let is_known = last > PIO_READ || last != 0 && is_of_access;
             (mark, (!is_known).then(|| reasons.shown(fields, reason)))
         }
@@ -269,8 +270,8 @@ pub(super) fn of_kvm(
     })
 }
 
-/// A value that tells the reason of an exit: the index of the trace, the number of the event's format, the
-/// index of the field, and the field's value.
+/// A field's value that tells the reason of an exit. The numbers are the index of the trace, the number of
+/// the event's format, the index of the field, and the value.
 type Known = (u16, u32, usize, i64);
 
 /// Names of exits' reasons.
@@ -318,7 +319,8 @@ impl Reasons {
         }) as Reason
     }
 
-    /// Returns the number of the name that the kernel has for a field's number.
+    /// Returns the reason that the value of a field tells. The list `known` saves most look-ups of the
+    /// value's name.
     fn get(&mut self, trace: u16, fields: format::Fields<'_>, field: usize) -> Reason {
         let of = (trace, fields.format.number, field, fields.number(field).unwrap_or(-1));
         if let Some((_, reason)) = self.known.iter().find(|(known, _)| *known == of) {
@@ -333,7 +335,7 @@ impl Reasons {
         reason
     }
 
-    /// Returns the number of the name that the kernel shows for a field.
+    /// Returns the reason with the name that the event's format has for the value of a field.
     fn shown(&mut self, fields: format::Fields<'_>, field: usize) -> Reason {
         let name = fields.shown(field).unwrap_or_default();
         self.named(&name.strip_prefix("KVM_EXIT_").unwrap_or(&name).to_ascii_lowercase())

@@ -176,8 +176,8 @@ pub enum By {
     Client,
     /// The thread of the host that ran the client.
     Vcpu,
-    /// A field of the event that ends the region. If the event that ends the region lacks the field, the
-    /// field of the event that begins the region.
+    /// A field of the event that ends the region. If this event lacks the field, the value comes from the
+    /// event that begins the region.
     Field(String),
 }
 
@@ -237,7 +237,8 @@ pub struct ThreadInterval<'a> {
     pub session: usize,
     /// Number of the thread.
     pub tid: u32,
-    /// Whether the thread is one of a guest whose own kernel was recorded, and not of the host.
+    /// Whether the thread belongs to a guest whose own kernel was recorded. If false, the thread belongs to
+    /// the host.
     pub is_of_guest: bool,
     /// Name of the thread, if it is known. The program chooses the name: escape it.
     pub name: Option<&'a str>,
@@ -262,8 +263,8 @@ pub struct ProvenVcpu {
     pub cpu: u16,
     /// Number of the thread.
     pub tid: u32,
-    /// Unix time in nanoseconds from which on an event refutes that the thread runs the CPU; `None` if no
-    /// event refutes this.
+    /// Unix time in nanoseconds from which on the proof does not count, because an event refuted the proof;
+    /// `None` if no event refuted the proof.
     pub until_ns: Option<i64>,
 }
 
@@ -284,7 +285,7 @@ pub struct Regions {
     pub causes: Vec<CauseEntry>,
     /// Names of events, by [`Evidence::event`]. Guests choose these names: escape them.
     pub events: Vec<Arc<str>>,
-    /// Faults of inputs that could be read in spite of these faults, and facts that could not be known.
+    /// Faults that did not prevent the reading of the inputs, and facts that could not be known.
     pub warnings: Vec<Warning>,
     /// Whether there are more regions than are kept, so that later regions are missing.
     /// [`NotCounted::TooMany`] counts the missing regions, except for regions that would only be children.
@@ -310,7 +311,8 @@ pub struct Regions {
     /// counts only if no part shows this time. A part shows this time if the host's kernel divides the
     /// guest's time. `None` if no guest's kernel gives this time.
     pub guest_steal_ms: Option<u64>,
-    /// CPUs of guests whose threads of the host are known, if both kernels were recorded.
+    /// If the kernels of a guest and of its host were recorded, the guest's CPUs whose thread of the host is
+    /// known.
     pub vcpus: Vec<ProvenVcpu>,
     /// Threads with kept intervals, by session.
     threads: Vec<Vec<lanes::Logged>>,

@@ -19,7 +19,7 @@ const MAX_TIMES: usize = 1 << 22;
 pub(super) struct GuestModes {
     /// Times out of guest mode by index of the thread, in order.
     out: BTreeMap<usize, Vec<(i64, i64)>>,
-    /// Threads that were in guest mode at all: vCPUs.
+    /// Threads that have been in guest mode at some time. Each such thread runs a vCPU.
     vcpus: BTreeSet<usize>,
     times: usize,
 }
@@ -48,8 +48,8 @@ impl GuestModes {
         }
     }
 
-    /// Returns the times in which all vCPUs were out of guest mode; `None` if there is no vCPU, or nothing
-    /// shows when a vCPU in `known` was in guest mode. `is_its`: whether a thread may run this guest.
+    /// Returns the times in which all vCPUs were out of guest mode; `None` if there is no vCPU, or if nothing
+    /// shows a vCPU in `known` in guest mode. `is_its`: whether a thread may run this guest.
     pub fn all_out(
         &self,
         mut known: impl Iterator<Item = usize>,

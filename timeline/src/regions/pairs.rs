@@ -57,11 +57,11 @@ pub(super) enum SameId {
 pub(super) enum Begun {
     /// The new region is open.
     Open,
-    /// The new region is open. The reader no longer waits for the end of the old region, which this value
-    /// holds.
+    /// The new region is open instead of the old region in this value. The reader no longer waits for the end
+    /// of the old region.
     Instead(Open),
-    /// A region with the id of the new region is open already. `is_first`: whether this happens to the open
-    /// region for the first time.
+    /// An open region already has the id of the new region. `is_first`: whether the open region meets another
+    /// region with its id for the first time.
     Again { new: Open, is_first: bool },
 }
 
@@ -130,25 +130,28 @@ impl Pairs {
         self.has_begun && self.has_ended
     }
 
-    /// Marks all open regions as wrong. The ends of these regions may be lost.
+    /// Notes that no open region will be counted, for the reason `why`. The ends of the open regions may be
+    /// lost.
     pub fn spoil(&mut self, why: NotCounted) {
         self.open.iter_mut().for_each(|open| open.spoil(why));
     }
 
-    /// Marks the open regions of a thread as wrong. The ends of these regions may be lost.
+    /// Notes that no open region of a thread will be counted, for the reason `why`. The ends of these regions
+    /// may be lost.
     pub fn spoil_of(&mut self, thread: usize, why: NotCounted) {
         // If no thread of a client is known, any thread may have answered the client's points.
         let is_of = |open: &&mut Open| open.thread.map_or(open.is_point, |(of, _)| of == thread);
         self.open.iter_mut().filter(is_of).for_each(|open| open.spoil(why));
     }
 
-    /// Marks all open regions as wrong, because events of the kernel are lost. No ends are lost.
+    /// Notes that no open region will be counted, because events of the kernel are lost. The ends of the open
+    /// regions are not lost.
     pub fn spoil_by_kernel(&mut self) {
         self.open.iter_mut().for_each(|open| open.wrong = Some(NotCounted::LostEvents));
     }
 
-    /// Closes the regions that a new holder of the client cannot end. Only regions that a reference point
-    /// began at `time` or later stay open.
+    /// Closes the regions that a new holder of the client cannot end. A region stays open only if a reference
+    /// point began the region at `time` or later.
     pub fn take_before(&mut self, time: i64) -> Vec<Open> {
         let all = std::mem::take(&mut self.open).into_iter();
         let (old, new): (VecDeque<Open>, _) =

@@ -206,7 +206,8 @@ pub struct Sums {
     moves: u32,
 }
 
-/// Difference of two sums: how the time of a region divides.
+/// How the time of a region divides: the thread's sums at the region's end less the sums at the region's
+/// begin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Divided {
     pub times: Times,
@@ -281,11 +282,11 @@ pub struct Interval {
     /// time in the VMM, and waits until the guest runs again have a reason. 0 if the reason is not known or
     /// there is no exit.
     pub reason: Reason,
-    /// Cause of a wait, if the part [has causes](Part::has_causes), or why the part of a guest's thread is
-    /// unknown: an index of [`Regions::causes`](super::Regions::causes).
+    /// Index of [`Regions::causes`](super::Regions::causes). If the part [has causes](Part::has_causes), the
+    /// entry is the cause of the wait. If the part of a guest's thread is unknown, the entry says why.
     pub cause: CauseNumber,
-    /// Event that ended the interval. The event is at the interval's end, or later if the end of a region or
-    /// of a window cut the interval. `None` if nothing proves what the thread did.
+    /// Event that ended the interval. The event is at the interval's end. If the end of a region or of a
+    /// window cut the interval, the event is later. `None` if nothing proves what the thread did.
     pub ended_by: Option<Evidence>,
 }
 
@@ -335,13 +336,13 @@ impl Interval {
         self.ended_by?.cpu()
     }
 
-    /// Returns the interval, cut at both ends of a time.
+    /// Returns the part of the interval between two times.
     pub(super) fn within(&self, from: i64, to: i64) -> Interval {
         Interval { from: self.from.max(from), to: self.to.min(to), ..*self }
     }
 }
 
-/// Returns the time between two times, 0 if the second is before the first.
+/// Returns the time between two times; 0 if the second time is before the first time.
 pub(super) fn between((from, to): (i64, i64)) -> u64 {
     u64::try_from(to.saturating_sub(from)).unwrap_or(0)
 }

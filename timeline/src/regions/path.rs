@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
 //! The critical path of a region, from its end back to its begin. While the region's thread was blocked, the
-//! path shows what the waker did: the thread that woke the region's thread. While the waker was blocked, the
-//! path shows what the waker's waker did, and so on.
+//! path shows what the waker did. The waker is the thread that woke the region's thread. While the waker was
+//! blocked, the path shows what the waker's waker did, and so on.
 //!
 //! ```text
 //! a   running | blocked .................. | runnable | running
@@ -26,16 +26,17 @@ use std::collections::{HashMap, VecDeque};
 const MAX_RECORDS: usize = 1 << 20;
 /// Maximum number of threads.
 const MAX_THREADS: usize = 1 << 16;
-/// Maximum length of a chain of blocked threads in one path, in which each thread waits for the next thread.
+/// Maximum length of a chain of blocked threads in one path. Each thread of a chain waits for the next
+/// thread.
 const MAX_DEEP: usize = 1 << 12;
-/// Maximum number of threads in one path that were killed.
+/// Maximum number of killed threads in one path.
 const MAX_KILLED: usize = 1 << 12;
-/// State of a thread that waits, and that a SIGKILL wakes: `TASK_INTERRUPTIBLE`.
+/// State of a waiting thread that any signal wakes, so also SIGKILL: `TASK_INTERRUPTIBLE`.
 const INTERRUPTIBLE: i64 = 1;
 /// Place that stands for no record.
 const NONE: u64 = u64::MAX;
 
-/// A time of a thread on a critical path, as the kernel that schedules the thread shows the time.
+/// A time of a thread on a critical path, by the events of the kernel that schedules the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stay {
     /// Number of the thread among causes: an index of [`Regions::causes`](super::Regions::causes).
@@ -79,11 +80,11 @@ enum Kind {
     Preempted,
     /// The thread fell asleep.
     Asleep,
-    /// The thread of this number, whose last record was at this place, woke the thread.
+    /// Another thread woke the thread: number of the waker, and place of the waker's last record.
     Woken(u32, u64),
     /// Something else than a thread woke the thread.
     WokenBy(CauseNumber),
-    /// The thread of this number, whose last record was at this place, started the thread.
+    /// Another thread started the thread: number of the starter, and place of the starter's last record.
     Started(u32, u64),
     /// The thread had a CPU and took SIGKILL, because the process of this number ends.
     Killed(Number),
@@ -97,7 +98,7 @@ impl Kind {
         matches!(self, Kind::In(_) | Kind::Seen(_) | Kind::Killed(_) | Kind::Ended)
     }
 
-    /// Returns the CPU that the record tells.
+    /// Returns the CPU's number if the record has a CPU's number.
     fn cpu(self) -> Option<u32> {
         match self {
             Kind::In(cpu) | Kind::Seen(cpu) => Some(cpu),
@@ -141,8 +142,7 @@ struct Last {
     process: Number,
     /// Whether the thread took SIGKILL.
     is_killed: bool,
-    /// Last time at which the thread was started, or fell asleep in such a way that a SIGKILL would wake the
-    /// thread.
+    /// Last time at which the thread was started, or began a sleep that a SIGKILL would end.
     slept: i64,
 }
 
@@ -152,7 +152,7 @@ impl Last {
     }
 }
 
-/// A thread whose time is to be followed back.
+/// A time of a thread. The critical path of this time can be followed back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stretch {
     pub tid: u32,
@@ -169,7 +169,7 @@ impl History {
         History { trace, knows_ends, ..History::default() }
     }
 
-    /// Takes a switch of a CPU, with the state of the thread that had it.
+    /// Processes a switch of a CPU from the thread `from`, in the state `state`, to the thread `to`.
     pub fn switch(&mut self, time: i64, cpu: u32, (from, state): (Task, i64), to: Task) {
         if from.tid() != 0 {
             if state & ENDED != 0 && !self.knows_ends {
@@ -379,8 +379,8 @@ impl History {
         records
     }
 
-    /// Returns the stretch, cut to an end at which its thread has a CPU. The thread did something at the end
-    /// of the stretch, so the thread had a CPU. If the thread's last record says otherwise, then either a
+    /// Returns the stretch, without an end in which the thread has no CPU. The thread did something at the
+    /// end of the stretch, so the thread had a CPU. If the thread's last record says otherwise, then either a
     /// record is missing, or the stretch's end is a time of another clock, and that clock is wrong.
     fn on_cpu(
         &self,
@@ -444,8 +444,8 @@ impl History {
                     return None;
                 };
                 *kills -= 1;
-                // This thread was told to end as soon as `by`, the thread that began the end of the process,
-                // had ended or had sent the signal.
+                // The thread `by` began the end of the process. As soon as `by` had ended or had sent the
+                // signal, the followed thread was told to end.
                 let told = time.clamp(from, to);
                 let rest = Stretch { tid, at, from: told, to };
                 return Some((rest, Stretch { tid: by, at: by_at, from, to: told }));
@@ -490,7 +490,8 @@ mod tests {
     /// What a CPU or a thread does at a time.
     #[derive(Clone, Copy, Debug)]
     enum Act {
-        /// A CPU goes from a thread, which can run or sleeps, to another thread.
+        /// A CPU switches from the first thread to the second thread. The flag says whether the first thread
+        /// can still run.
         Switch(u32, bool, u32),
         /// A thread wakes another thread.
         Wake(u32, u32),
@@ -639,7 +640,7 @@ mod tests {
         };
         // The second thread's switch to its CPU is missing.
         assert_eq!(without(9), [(1, RUNNING, 10), (1, RUNNABLE, 50), (2, MISSING, 50)]);
-        // The event is missing in which the second thread wakes the first thread.
+        // The second thread's wake-up of the first thread is missing.
         assert_eq!(without(10), [(1, RUNNING, 10), (1, MISSING, 100)]);
     }
 

@@ -6,8 +6,9 @@
 //! sends SIGKILL to all other threads. Each of these other threads takes the SIGKILL before the thread ends.
 //! The thread that began the end takes no SIGKILL. A thread that returns from its start routine takes no
 //! SIGKILL either, but does not end the process. So a thread is named only if no other thread can have begun
-//! the end. If some thread slept, or was started, after another thread ended, then the process had not been
-//! told to end by that time. So the thread that had ended did not begin the process's end.
+//! the end. Suppose that one thread of the process slept, or was started, after another thread had ended.
+//! Then the process had not been told to end by that time, so the ended thread did not begin the process's
+//! end.
 
 use std::collections::HashMap;
 
@@ -69,7 +70,7 @@ impl Processes {
         }
     }
 
-    /// Takes a thread that took SIGKILL, and had not been told to end until the time `alive_until`.
+    /// Processes the SIGKILL of a thread. Until the time `alive_until`, the thread had not been told to end.
     pub fn killed(&mut self, process: Number, alive_until: i64, first: u64) {
         if let Some(end) = self.end(process, first) {
             end.alive_until = end.alive_until.max(alive_until);

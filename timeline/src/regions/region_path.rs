@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The critical paths of single regions, which wait until the host's kernel has proven what a guest's CPUs
-//! did.
+//! The critical paths of single regions. Such a path waits until the host's kernel has proven what a guest's
+//! CPUs did.
 
 use super::beyond::Beyond;
 use super::causes::{CauseNumber, GroupWaits, Unknown};
@@ -9,8 +9,8 @@ use super::parts::{Divided, Interval, Part, Reason, Times};
 use super::steps::{PathStep, Steps, Timed};
 use super::vcpus::{Unplaced, Vcpus, Waiter};
 
-/// Returns the parts of a program's region along its path: time in which any thread ran counts for the
-/// program.
+/// Returns the parts of a program's region along the region's path. The time of each thread on the path
+/// counts for the program.
 fn times(path: &[PathStep]) -> Times {
     let mut times = Times::default();
     for step in path {
@@ -19,22 +19,22 @@ fn times(path: &[PathStep]) -> Times {
     times
 }
 
-/// The critical path of a region, while the path or the time of the region's own thread is not known.
+/// The critical path of a region, until both the path and the time of the region's own thread are known.
 #[derive(Debug)]
 pub(super) struct Path {
     steps: Steps,
     /// Waits on the path by cause, if the waits are wanted.
     waits: Option<GroupWaits>,
-    /// Clock of the guest whose time on the path the host's kernel divides.
+    /// If the host's kernel divides a guest's time on the path, the clock of this guest.
     divided: Option<u32>,
-    /// Times that are still to be divided. The last time comes first. `unplaced` holds the time that waits
-    /// now.
+    /// Times that are still to be divided. The last time comes first. `unplaced` holds the time that is being
+    /// divided now.
     stays: Vec<Timed>,
     unplaced: Unplaced,
     thread: CauseNumber,
     cpu: Option<u16>,
-    /// Whether the steps will come from the path of the region's thread, which is not known up to the
-    /// region's end yet.
+    /// Whether the steps will come later from the path of the region's thread. This path is not known up to
+    /// the region's end yet.
     pub is_walked: bool,
     /// Whether the region's time is divided along the path, and not by the region's own thread.
     pub is_division: bool,
@@ -70,7 +70,7 @@ impl Path {
         (self.steps, self.is_walked) = (steps, false);
     }
 
-    /// Makes a path of which nothing is known.
+    /// Makes a path with a single step, in which nothing is known.
     pub fn unknown(why: Unknown, ns: u64) -> Path {
         let mut path = Path::new(false, None);
         path.steps.add(&PathStep::unknown(why, ns));
@@ -110,7 +110,7 @@ impl Path {
         loop {
             self.unplaced.divide(Waiter::Path(index), vcpus, divided);
             for (interval, _) in divided.drain(..) {
-                // If the path divides the region's time, only the guest's own threads count.
+                // If the path divides the region's time, the path does not go on to threads of the host.
                 if self.waits.is_some() {
                     self.add(self.thread, &interval);
                 } else {

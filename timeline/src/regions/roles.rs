@@ -62,7 +62,8 @@ fn begins_span(fields: &[Arc<str>]) -> bool {
     (&**id, &**parent, &**target) == ("id", PARENT, TARGET) && !is_of_any
 }
 
-/// Returns whether a session has events that end a span which several threads can poll.
+/// Returns whether a session can have parted spans. Several threads can poll a parted span, and a special
+/// event ends the span.
 pub(super) fn has_parted(session: &Session) -> bool {
     session.classes().iter().any(|class| {
         let is_end = class.name.ends_with("_end");
@@ -263,7 +264,7 @@ impl Roles {
         let of_session = |(session, _): &(Session, ClockMaps)| {
             let mut roles = Vec::new();
             for class in session.classes().iter() {
-                // The list is no longer than the session's own table of classes.
+                // The list needs no limit, because the list is no longer than the session's table of classes.
                 roles.resize(class.id as usize, Role::default());
                 let event = events.number(&class.name);
                 roles.push(Role::of(&class.name, &class.fields, event, &names, options));

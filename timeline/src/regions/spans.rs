@@ -68,13 +68,14 @@ pub(super) struct Span {
     pub place: Place,
     /// Whether spans of this name can be shown.
     is_chosen: bool,
-    /// [`Lost::times`] of the span's process, and [`OfSession::of_kernel`], at the time when the span began.
+    /// Counts of losses when the span began: [`Lost::times`] of the span's process, and
+    /// [`OfSession::of_kernel`].
     losses: (u64, u64),
     /// Number that tells the span from later spans with the same key.
     number: u64,
-    /// The same number, if polls of the span are known.
+    /// The value of `number`, if polls of the span are known.
     pub parted: Option<u64>,
-    /// The span around this span, if the span around may be parted.
+    /// The outer span, if the outer span may be parted.
     inside: Option<Box<Inside>>,
     /// The spans inside this span.
     around: Option<Box<Around>>,
@@ -91,12 +92,12 @@ pub(super) struct Parted {
     inside: Vec<Place>,
     /// Whether more threads than [`MAX_INSIDE`] were in the span at once.
     has_more: bool,
-    /// Place of the poll whose time counts. Of several polls at once, the first poll counts.
+    /// Place of the poll whose time counts. If several threads poll the span at once, the first poll counts.
     counted: Option<Place>,
     /// Time at which the last poll ended, if no thread is in the span now.
     idle_since: Option<i64>,
     idle: u64,
-    /// Whether polls may be lost. If true, no time is known to be idle.
+    /// Whether polls may be lost. If true, nothing proves that the span was idle.
     pub is_lost: bool,
     /// Number of polls that are regions.
     polls: u32,
@@ -104,7 +105,8 @@ pub(super) struct Parted {
     left: Option<Place>,
     /// The last poll that ended: where, its index in the store, and whether its time counts.
     last: Option<(Place, u32, bool)>,
-    /// Index of the entry in which the future was dropped, if the entry's time counts.
+    /// Index of the last entry if the thread entered the span only to drop the future, and if the entry's
+    /// time counts.
     dropped: Option<u32>,
     /// What is known of the polls.
     times: Times,
@@ -125,8 +127,8 @@ impl Parted {
         Parted { open: Some(open), inside: vec![place], counted: Some(place), ..Parted::default() }
     }
 
-    /// Processes the begin of a poll, unless the poll is the span's first poll. Returns the idle time that
-    /// ends with this poll.
+    /// Processes the begin of a poll after the span's first poll. Returns the idle time that ends with this
+    /// poll.
     pub fn enter(&mut self, place: Place, time: i64) -> Option<(i64, i64)> {
         if !self.is_again && !self.inside.is_empty() {
             // The end of the first poll is missing, so the length of the first poll is not known.
@@ -206,13 +208,14 @@ pub(super) struct Whole {
     pub index: u32,
     /// Number of polls.
     pub polls: u32,
-    /// Time in nanoseconds that is in no poll and not idle.
+    /// Time in nanoseconds that is neither in a poll nor idle.
     pub unknown: u64,
-    /// Index of the entry in which the future was dropped: the entry is no poll, and its time is the span's.
+    /// Index of the entry that only dropped the future. This entry is no poll, but the entry's time belongs
+    /// to the span.
     pub dropped: Option<u32>,
 }
 
-/// What a process lost of the events of its spans.
+/// Losses of a process's events.
 #[derive(Clone, Copy, Debug, Default)]
 struct Lost {
     /// Number of times that events were lost, or that a gap ended.
@@ -229,8 +232,8 @@ struct OfSession {
     /// Keys and numbers of all open spans and of some ended spans, in the order in which the spans began.
     begun: VecDeque<(Key, u64)>,
     lost: HashMap<Process, Lost>,
-    /// Places that lost events after their last event, and the process of each place. Until its next event,
-    /// such a place may lose more events.
+    /// Places that lost events and had no event since then, with the process of each place. Until its next
+    /// event, such a place may lose more events.
     gaps: HashMap<Place, Process>,
     /// Whether threads without a place lost events.
     is_lossy: bool,
@@ -265,8 +268,8 @@ pub(super) struct Spans {
 }
 
 impl Spans {
-    /// Makes the spans of sessions. Of each session: whether threads without a ring lost events, and whether
-    /// spans may be parted.
+    /// Makes the spans of sessions. The two values of each session say whether threads without a ring lost
+    /// events, and whether spans may be parted.
     pub fn new(sessions: impl IntoIterator<Item = (bool, bool)>) -> Spans {
         let of_session =
             |(is_lossy, has_parted)| OfSession { is_lossy, has_parted, ..OfSession::default() };
@@ -309,8 +312,8 @@ impl Spans {
         None
     }
 
-    /// Notes the begin of a span. `is_chosen`: whether spans of this name can be shown. `parent` is the number
-    /// that the span names as the span around it, or 0.
+    /// Notes the begin of a span. `is_chosen`: whether spans of this name can be shown. `parent` is the
+    /// number of the outer span, or 0 if there is no outer span.
     pub fn begin(
         &mut self,
         key: Key,
@@ -406,7 +409,7 @@ impl Spans {
         self.open.get(&key).is_some_and(|span| span.is_chosen || span.inside.is_some())
     }
 
-    /// Takes the begin of a later poll of a span, as [`Parted::enter`].
+    /// Processes the begin of a later poll of a span by [`Parted::enter`].
     pub fn enter(&mut self, key: Key, place: Place, time: i64) -> Option<(i64, i64)> {
         let idle = self.parted(key)?.enter(place, time);
         self.turn(key, place, true);
@@ -448,7 +451,7 @@ impl Spans {
     }
 
     /// Notes the last event of a place. `left` is the id of a span, if the event ends a poll of this span. If
-    /// the event before ended a poll, returns the id of that poll's span.
+    /// the place's previous event ended a poll, returns the id of the previous poll's span.
     pub fn note(&mut self, place: Place, left: Option<u64>) -> Option<u64> {
         match left {
             Some(span) => self.left.insert(place, span),
@@ -481,8 +484,8 @@ impl Spans {
         }
     }
 
-    /// Takes the division of a region, which may be a poll. If the time of the poll's span is then known,
-    /// returns the span's index and division.
+    /// Processes the division of a region. If the region is a poll, and if the time of the poll's span is
+    /// then known, returns the span's index and division.
     pub fn divided(
         &mut self,
         index: u32,

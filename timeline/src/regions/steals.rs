@@ -5,9 +5,9 @@
 //! The recorder reads a counter from time to time, and the counter has steps. So the counter rose at an
 //! unknown time between two readings, and less than one step of the taken time is missing in the counter. A
 //! CPU adds taken time to its own counter at the next tick of the CPU's timer, or when the CPU is no longer
-//! idle. The CPU then adds all time that was taken since the last addition. So the time that a rise shows was
-//! taken after the beginning of the previous rise, and is less than the rise plus one step. Stolen time is
-//! never a part of a region, because nothing shows exactly when the time was taken.
+//! idle. The CPU then adds all time that was taken since the last addition. So a hypervisor took the time of
+//! a rise after the beginning of the previous rise. This time is less than the rise plus one step. Stolen
+//! time is never a part of a region, because nothing shows exactly when the time was taken.
 
 use super::store::{Sample, Store};
 use crate::inputs::kernel::{KernelTrace, STEAL_STEP_MS, Steal};
@@ -47,7 +47,8 @@ struct Span {
 /// The time that can have been taken from regions in a CPU's spans.
 #[derive(Default)]
 struct Taken {
-    /// For each span, by number, the time in the span of regions that begin or end in the span.
+    /// For each span, by number, the maximum time in this span for which the regions that begin or end in the
+    /// span had a CPU.
     at_ends: HashMap<usize, u64>,
     /// Changes of the number of regions that include a whole span. The key is the number of the span at which
     /// the number of regions changes.
@@ -62,8 +63,8 @@ impl Steals {
         Steals { machines, are_known }
     }
 
-    /// Counts the regions that overlap a rise of the sum; `None` if no recording says how much time was
-    /// taken.
+    /// Counts the regions during which the sum of all CPUs' counters rose; `None` if no recording says how
+    /// much time was taken.
     pub fn hit(&self, store: &Store, regions: &[u32]) -> Option<u64> {
         if self.machines.iter().all(|machine| machine.rises.is_empty()) {
             return self.are_known.then_some(0);
@@ -147,7 +148,7 @@ fn spans(mut rises: Vec<Steal<i64>>) -> Vec<Span> {
     let (mut from, mut last) = (i64::MIN, i64::MIN);
     let mut spans = Vec::with_capacity(rises.len() + 1);
     for rise in rises {
-        // A recorder writes rises in order, so only a false list needs the maximum.
+        // A recorder writes rises in order, so the maximum matters only for a list that no recorder wrote.
         last = last.max(rise.to);
         spans.push(Span { from, to: last, most: most(rise.ms) });
         from = rise.from;

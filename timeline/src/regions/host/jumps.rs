@@ -6,8 +6,8 @@
 #[derive(Debug)]
 pub(in super::super) struct Jumps {
     /// Jumps in sorted order. Each entry has the clock, the client, and the two times between which the clock
-    /// jumped. The client is `None` if the jump is of the map that the clients without a map of their own
-    /// share.
+    /// jumped. Clients without a map of their own share one map. The client is `None` if this shared map
+    /// jumped.
     all: Vec<((u32, Option<u32>), i64, i64)>,
     /// Clocks that jumped.
     clocks: Vec<u32>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Leases of the clients of programs, and the threads that leases name.
+//! Leases of programs' clients, and the threads that these leases name.
 
 use super::super::unix_ns;
 use super::{Host, MAX_LEASES, Side};
@@ -27,10 +27,10 @@ impl Counted {
 
 impl Host {
     /// Gives a thread to a client of a program, as the client's lease says. The first client keeps the thread
-    /// until the last event of the client's lease. If another lease names the thread before this event, the
-    /// other lease's client gets no thread, and the time of this client is unknown, even if the other lease
-    /// is right. After the last event of the first lease, another client can get the thread: either the
-    /// program has begun another lease, or the kernel has used the thread's number again.
+    /// until the last event of the client's lease. If a second lease names the thread before this event, the
+    /// second lease's client gets no thread, and the time of this second client is unknown, even if the
+    /// second lease is right. After the last event of the first lease, another client can get the thread:
+    /// either the program has begun another lease, or the kernel has used the thread's number again.
     fn claim(&mut self, number: u32, thread: Option<usize>, time: i64) {
         let Some(client) = self.client(number) else { return };
         if let Some(old) = client.thread.take() {

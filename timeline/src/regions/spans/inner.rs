@@ -33,7 +33,7 @@ pub(super) struct Inside {
 pub(super) struct Around {
     /// Number of times that a thread entered or left the span, or entered a span inside it.
     turn: u32,
-    /// [`Span::number`] of the inner span that the span's own thread polls now.
+    /// [`Span::number`] of the inner span that is polled now within the outer span's counted poll.
     polled: Option<u64>,
     ended: Vec<Ended>,
 }
@@ -59,14 +59,14 @@ pub(in super::super) struct Link {
 /// An inner span of a parted span that has ended.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Inner {
-    /// Time of the span that counts for the parent, in nanoseconds. Time in which several inner spans are
-    /// open counts for the span that began first.
+    /// Time of the span that counts for the parent, in nanoseconds. If several inner spans are open at the
+    /// same time, this time counts for the span that began first.
     pub counted: u64,
     /// Idle time of the parent in the time that counts, in nanoseconds.
     idle: u64,
     pub index: u32,
-    /// Whether each poll of the span was in a poll of the parent on the same thread, and in no poll of
-    /// another inner span there.
+    /// Whether each poll of the inner span was in a poll of the parent on the same thread, but in no poll of
+    /// another inner span.
     is_within: bool,
 }
 
@@ -225,7 +225,7 @@ pub(in super::super) fn own<'t>(
 }
 
 /// Subtracts `less` nanoseconds from the times, although nothing says to which parts these nanoseconds
-/// belong. Returns the parts that are left in any case, and unknown time up to a total of `all`.
+/// belong. Returns the parts that are certainly left, and as much unknown time as makes the total `all`.
 fn without(times: Times, less: u64, all: u64) -> Times {
     let mut left = Times(times.0.map(|ns| ns.saturating_sub(less)));
     left.0[Part::Unknown as usize] = 0;

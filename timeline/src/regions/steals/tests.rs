@@ -47,7 +47,7 @@ fn the_most_is_that_of_the_spans_that_regions_touch() {
     let on = |cpu, from, to| sample(cpu, (from * MS, to * MS), (to - from) as u64 * 1_000_000);
     let of = |samples: &[Sample]| most(rises(), samples) / 1_000_000;
     for (expected, samples) in [
-        // Less than the rise and a step was taken.
+        // The hypervisor took less time than the sum of the rise and a step.
         (5, vec![on(Some(0), 20, 25)]),
         (40, vec![on(Some(0), 0, 60)]),
         (40, vec![on(Some(0), 0, 40), on(Some(0), 50, 90)]),
