@@ -120,8 +120,8 @@ impl Host {
 /// Maximum time for which the host tries to wake the points thread.
 const MAX_WAKING: Duration = Duration::from_secs(1);
 
-/// Waits for a thread's end. Waits for a thread's end. Returns the thread's counters. If the thread ended by
-/// a panic, the only counter is this panic.
+/// Waits for a thread's end. Returns the thread's counters. If the thread ended by a panic, the only counter
+/// is this panic.
 fn join(thread: &mut Option<JoinHandle<ThreadCounts>>) -> ThreadCounts {
     match thread.take().map(JoinHandle::join) {
         Some(Ok(counts)) => counts,

@@ -264,8 +264,8 @@ impl<S: EventSink> Points<'_, S> {
     }
 
     /// Watches this client's slot from now on, unless the watched client is busy. Returns the client that was
-    /// watched before. From now on, the earlier client has to ring. The earlier client may have asked for a
-    /// point without a ring, because it did not know of the change.
+    /// watched before. From now on, the earlier client has to ring. Before the earlier client saw this
+    /// change, it may have asked for a point without ringing its bell.
     fn watch(&mut self, client: u32) -> Option<u32> {
         let before = self.watched.filter(|before| *before != client);
         if before.is_some() && self.in_vain < IN_VAIN {

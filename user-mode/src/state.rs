@@ -29,7 +29,7 @@ pub(crate) struct HostState {
     pub(crate) sleeps: AtomicBool,
     pub(crate) is_drain_due: AtomicBool,
     /// For each client, true if the client has rung, made a point or written a record. Such a client is or
-    /// was leased. If true, the client is or was leased.
+    /// was leased.
     pub(crate) is_used: Box<[AtomicBool]>,
     /// True if the rings are idle. The drain thread then makes few passes. In each pass, the drain thread
     /// looks for points that a VM asks for.
