@@ -8,8 +8,8 @@
 //! A hostile guest may have taken over the VMM that writes the journal. So a journal can only cause
 //! operations of a session: files have names of streams in one directory, each packet follows the last packet
 //! of its file, and sizes and numbers are bounded. The receiver checks a whole frame before it carries out
-//! the frame's operation. A journal that is cut or damaged leaves the session that the frames before the
-//! damage made.
+//! the frame's operation. If a journal is cut or damaged, the directory keeps the session that the earlier
+//! frames made.
 //!
 //! The receiver does not check the contents of packets and descriptions, because readers of a session do not
 //! trust these contents.
@@ -95,7 +95,7 @@ impl BadInput for ReceiveError {
 }
 
 /// Reads a journal to its end, and carries out the journal's operations in the directory `dir`. The directory
-/// must be empty or not exist. `share` gives the users that may read the files.
+/// must be empty or not exist. `share` says which users may read the files.
 ///
 /// # Errors
 /// If the directory cannot be used or written, or the journal cannot be read to its end. If the journal does
@@ -145,7 +145,7 @@ fn wrong<T>(what: impl Into<String>) -> Result<T, Fault> {
 
 struct Receiver {
     files: Files,
-    /// True if all descriptions exist, so that the trace's folder has its name.
+    /// True if all descriptions exist. In this case, the trace's folder has its final name.
     is_begun: bool,
     /// Stream files by name. `None` stands for a file that was closed.
     streams: BTreeMap<String, Option<StreamFile>>,

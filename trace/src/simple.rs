@@ -390,8 +390,8 @@ impl Simple {
         sent.map_err(WriteFailed::on("write", &self.path))
     }
 
-    /// Writes the waiting bytes. If all waiting bytes are written, also writes the records that were taken
-    /// since.
+    /// Writes the waiting bytes. If all waiting bytes are written, also writes the records that the file has
+    /// taken in the meantime.
     fn advance(&mut self) -> io::Result<()> {
         self.out.send()?;
         if self.out.is_empty() {

@@ -419,7 +419,7 @@ impl<S: EventSink> Drain<S> {
             .any(|memory| slot::asked(&memory).is_some())
     }
 
-    /// Returns whether a client has rung since the bells were looked at.
+    /// Returns whether a client has rung since this thread last looked at the bells.
     fn has_rung(&self) -> bool {
         let (_, all) = self.state.segment.clients();
         let bells = self.state.segment.local().bells(all);
@@ -546,7 +546,7 @@ impl Rings for Used<'_> {
         let memory = host.segment.client(client).filter(|_| host.is_used[index].load(Relaxed))?;
         between();
         if host.is_remote {
-            // Looks before each step, because a step stores this host's own tail.
+            // This check comes before each step, because a step stores this host's own tail.
             let beat = host.segment.local().beat().load(Relaxed);
             let tail = memory.host[host_page::TAIL].load(Relaxed);
             if beat != host.beat.load(Relaxed) || tail != state.place().position {

@@ -1,4 +1,4 @@
-//! Runs a program in a session, and hands its status on.
+//! Runs a program in a session, and passes on the program's status.
 //!
 //! The code is unsafe because this module makes a call between fork and exec.
 #![allow(unsafe_code)]

@@ -221,7 +221,7 @@ mod tests {
 
         let (recovered, summary) = recover(&path, SessionConfig::new(&out)).unwrap();
 
-        // Up to a block of events that were switched off may be recovered, too.
+        // The recovery may also get events that were switched off, but at most one block of these events.
         assert_eq!(recovered, out.join("recovered"));
         assert!((100..119).contains(&summary.ring_events), "{summary:?}");
         assert_eq!((summary.lost, summary.faults.len()), (0, 0), "{summary:?}");

@@ -106,7 +106,8 @@ impl Session {
         let Config { mut trace, geometry, segment, vm_memory, relays, policy } = config;
         trace.relays = relays;
         trace.same_counter = vm_memory.is_none();
-        // This process answers the reference points by a thread of its own.
+        // If the segment is the memory of a VM, this process is not the VMM, and does not know the threads of
+        // the vCPUs.
         trace.served |= vm_memory.is_some();
         let trace = hypertrace_trace::Session::create(trace)?;
         let SessionInfo { session, guest_frequency, host_frequency, trace_parent, .. } =

@@ -17,7 +17,7 @@ pub(crate) type ThreadCounts = Vec<(&'static str, u64)>;
 /// The counter of panics in the sink, which are reported on stderr.
 pub(crate) const PANICS: &str = "panics";
 
-/// State that the thread which answers points and the thread which drains share.
+/// State that the points thread and the drain thread share.
 #[derive(Debug)]
 pub(crate) struct HostState {
     pub(crate) segment: Arc<Segment>,

@@ -29,8 +29,7 @@ pub struct Recovered {
     pub dir: PathBuf,
     /// Contents of the recording, or `None` if the recording holds nothing or the directory is gone.
     pub summary: Result<Option<Summary>, Error>,
-    /// Number of events that were removed with the instance, because no recording exists to which these
-    /// events belong.
+    /// Number of events that were removed with the instance, because their recording no longer exists.
     pub dropped: u64,
 }
 
@@ -196,7 +195,7 @@ mod tests {
         }
     }
 
-    /// Makes a session with the remains of a recording: two pages of CPU 0, and one of CPU 1.
+    /// Makes a session with the remains of a recording: two pages of CPU 0, and one page of CPU 1.
     fn remains(json: &RecordingJson) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let session = hypertrace_trace::SessionConfig::new(dir.path());

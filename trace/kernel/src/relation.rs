@@ -43,12 +43,12 @@ pub struct GuestRecording<'a> {
 }
 
 /// Adds options to finished files, so that trace-cmd(1) shows the events of all these files in one order.
-/// This crate must have made the files. The host's file gets the guests (GUEST). Each guest's file gets a
-/// TRACEID, the relation to the host's clock (TIME_SHIFT), and TSC2NSEC.
+/// This crate must have made the files. The host's file gets one option GUEST for each guest. Each guest's
+/// file gets a TRACEID, the relation to the host's clock (TIME_SHIFT), and TSC2NSEC.
 ///
 /// # Errors
-/// If this crate has not made one of the files, or a file cannot be written. All files remain readable, even
-/// the files that were already written.
+/// If one of the files was not made by this crate, or cannot be written. All files remain readable, even the
+/// files that were already written.
 pub fn relate(
     folder: &Folder,
     host: HostRecording<'_>,
@@ -149,7 +149,7 @@ mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
 
-    /// Makes a file without events. The file's last part is not its options.
+    /// Makes a file without events. Another part of the file follows the options.
     fn file(dir: &Path, name: &str) -> (PathBuf, Vec<u8>) {
         let mut file = Description { page_size: 4096, ..Default::default() }.to_bytes();
         let at = file.len() as u64;
@@ -190,7 +190,7 @@ mod tests {
         let of = HostRecording { file: "host".as_ref(), id: 0x1000, scale: (3, 2) };
         relate(&folder, of, &[recording]).unwrap();
 
-        // Each entry is a number's size in bytes, and the number: size 1 is a byte, size 4 is a u32.
+        // Each entry has a number and the number's size in bytes: 1 for a byte, and 4 for a u32.
         let words = |words: &[(u8, u64)]| -> Vec<u8> {
             let bytes = |(size, word): &(u8, u64)| word.to_le_bytes()[..*size as usize].to_vec();
             words.iter().flat_map(bytes).collect()

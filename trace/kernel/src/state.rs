@@ -1,9 +1,9 @@
 //! The folder of an incomplete recording. The folder's files survive a kill of the recorder at any instant.
 //!
 //! `.kernel/head` has the descriptions, and `.kernel/recording.json` the identity. `.kernel/cpuN` and
-//! `.kernel/cpusN` have the unchanged pages of a CPU from the kernel. `.kernel/end.json` has the kernel's
-//! counters. At the end of the recording, the recorder makes `kernel.dat` from all these files. If the
-//! recorder was killed, another process that finds the files makes `kernel.dat`. A process that uses the
+//! `.kernel/cpusN` have the pages of a CPU, exactly as the kernel gave them. `.kernel/end.json` has the
+//! kernel's counters. At the end of the recording, the recorder makes `kernel.dat` from all these files. If
+//! the recorder was killed, another process that finds the files makes `kernel.dat`. A process that uses the
 //! folder locks the folder.
 //!
 //! The recording of a guest's kernel consists of the same files, but without the folder: events of the
@@ -100,13 +100,13 @@ pub(crate) struct RecordingJson {
     pub trace_id: u64,
     pub page_size: usize,
     pub cpus: Vec<u32>,
-    /// Time that a hypervisor had taken from all CPUs at the beginning, in milliseconds.
+    /// Time that a hypervisor had taken from all CPUs when the recording began, in milliseconds.
     #[serde(default)]
     pub stolen_ms: Option<u64>,
-    /// Lines with threads' numbers and names at the beginning.
+    /// Lines with the numbers and names of threads when the recording began.
     pub names: String,
-    /// Threads in the kernel's filter at the beginning. The kernel adds the threads that these threads start.
-    /// `None` if the recording has no filter, as with perf.
+    /// Threads in the kernel's filter when the recording began. If one of these threads starts a thread, the
+    /// kernel adds the new thread to the filter. `None` if the recording has no filter, as with perf.
     #[serde(default)]
     pub threads: Option<Vec<u32>>,
     /// System, host name, release and machine, from uname(2). `None` stands for the values of this machine.
@@ -144,17 +144,18 @@ impl RecordingJson {
 /// The contents of `end.json`: facts that the kernel knows only as long as it records.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct EndJson {
-    /// Counters of the buffers. These counters tell the losses.
+    /// Counters of the buffers. These counters show how many events were lost.
     pub stats: Vec<Stats>,
     /// Lines with threads' numbers and names.
     pub names: String,
     /// Counters of the buffers of [`Buffer::Cpus`].
     #[serde(default)]
     pub cpus: Vec<Stats>,
-    /// Same as [`RecordingJson::reading`], at the end.
+    /// A reading as in [`RecordingJson::reading`], but when the recording ended.
     #[serde(default)]
     pub reading: Option<Reading>,
-    /// Same as [`RecordingJson::stolen_ms`], at the end. Only a guest sends this number.
+    /// A time as in [`RecordingJson::stolen_ms`], but when the recording ended. Only a guest sends this
+    /// number.
     #[serde(default)]
     pub stolen_ms: Option<u64>,
 }
@@ -243,7 +244,7 @@ impl State {
         if is_free && is_current { Ok(self) } else { Err(busy()) }
     }
 
-    /// Writes the descriptions and then the identity. Without the identity, the folder holds nothing.
+    /// Writes the descriptions and then the identity. A folder without an identity counts as empty.
     pub fn begin(&self, head: &[u8], json: &RecordingJson) -> Result<(), Error> {
         self.replace(HEAD, head)?;
         self.replace_json(JSON, json)

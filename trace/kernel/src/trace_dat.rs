@@ -197,8 +197,8 @@ pub(crate) fn write(
 }
 
 /// Returns all parts of a file except for the pages. The parts are in order, and each part has its offset.
-/// `sections` are the sections of the first part. The function calls `pages` for each buffer with the offset
-/// at which the buffer's pages begin. `pages` returns the places of the pages, and the offset of their end.
+/// `sections` are the sections of the first part. For each buffer, the function calls `pages` with the offset
+/// of the buffer's first page. `pages` returns the places of the pages, and the offset of their end.
 ///
 /// # Errors
 /// If `pages` fails.
@@ -248,8 +248,8 @@ pub(crate) fn parts<E>(
     option(&mut options, id::CPUCOUNT, &cpus.to_ne_bytes());
     option(&mut options, id::VERSION, format!("{}\0", ending.origin).as_bytes());
     option(&mut options, id::TRACEID, &ending.trace_id.to_ne_bytes());
-    // If the clock already counts nanoseconds, the file must lack TSC2NSEC, because trace-cmd would scale
-    // these nanoseconds.
+    // If the clock already counts nanoseconds, the file must not have the option TSC2NSEC, because trace-cmd
+    // would scale these nanoseconds.
     if ending.clock == Clock::Tsc {
         let (mult, shift) = scale(ending.frequency);
         let mut data = mult.to_ne_bytes().to_vec();

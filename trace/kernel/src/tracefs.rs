@@ -61,7 +61,7 @@ impl Dir {
         retry(|| openat(&self.fd, name, flags, Mode::empty()))
     }
 
-    /// Reads a file, at most [`MAX_BYTES`].
+    /// Reads at most [`MAX_BYTES`] of a file.
     pub fn read(&self, name: &str) -> io::Result<Vec<u8>> {
         let file = self.open(name)?;
         let mut bytes = Vec::new();
@@ -98,7 +98,7 @@ impl Dir {
         if written == value.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
     }
 
-    /// Returns the names in the directory, at most `most`, in alphabetical order.
+    /// Returns at most `most` names in the directory, in alphabetical order.
     pub fn names(&self, most: usize) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in retry(|| Entries::read_from(&self.fd))?.take(most + 2) {

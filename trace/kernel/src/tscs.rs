@@ -2,7 +2,8 @@
 //! scales the TSC.
 //!
 //! KVM shows the offset and the ratio in debugfs only as long as the VM exists, so the recorder reads both
-//! now and then. Between two readings, the event `kvm:kvm_write_tsc_offset` tells each change of an offset.
+//! numbers repeatedly. Between two readings, the event `kvm:kvm_write_tsc_offset` shows each change of an
+//! offset.
 
 use crate::pace::Pace;
 use crate::tracefs::Dir;

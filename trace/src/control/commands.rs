@@ -147,7 +147,7 @@ impl Session {
             return Err(format!("no event fits {pattern} so far"));
         }
         rows.sort();
-        // A region can be marked at several places.
+        // The code may mark the same region at several places.
         rows.dedup();
         let row = |(name, on, whose)| format!("{name} : state {}{whose}\n", u8::from(on));
         Ok(rows.into_iter().map(row).collect())

@@ -50,10 +50,10 @@
 //! may pause connects anew for each command, as `hypertrace ctl` does.
 //!
 //! # What it does not do
-//! The closure `execute` knows the commands, not the monitor. The monitor asks for no password, because the
-//! socket always has mode 0600. Commands run on the monitor's one thread, so a slow command delays other
-//! clients, but no vCPU and no drain loop. A command begins after earlier replies are sent, so clients occupy
-//! at most one request and [`MAX_REPLY`] bytes of memory.
+//! Only the closure `execute` knows the commands. The monitor asks for no password, because the socket always
+//! has mode 0600. Commands run on the monitor's one thread, so a slow command delays other clients, but no
+//! vCPU and no drain loop. A command begins only after earlier replies are sent. So the monitor keeps at most
+//! one request and one reply of [`MAX_REPLY`] bytes in memory.
 
 #[doc(hidden)]
 pub mod socket;
@@ -88,7 +88,7 @@ pub const IDLE: Duration = Duration::from_secs(1);
 const GAVE_WAY: &[u8] =
     b"error: this connection was closed because it was idle and another client waits; \
                           connect again\n";
-/// Time until the next try if the machine has no descriptors or no memory left.
+/// Time until the next attempt to accept a client, if the machine has no descriptors or no memory left.
 const BACK_OFF: Duration = Duration::from_millis(100);
 
 /// Error of starting a monitor.

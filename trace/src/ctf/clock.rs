@@ -119,7 +119,7 @@ const TRIES: u32 = 8;
 /// already in the rings when the host began to serve the rings.
 const FOUND_SECONDS: u64 = 30 * 24 * 3600;
 
-/// Maximum number of clients whose times bound one clock. The first clients count.
+/// Maximum number of clients that bound one clock. Only the times of the first clients count.
 const MAX_BOUNDS: usize = 64;
 
 fn ticks_to_ns(ticks: i128, frequency: u64) -> i128 {

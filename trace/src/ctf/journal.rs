@@ -25,7 +25,7 @@ use zerocopy::IntoBytes;
 const WAITING: usize = 1 << 20;
 /// Number of bytes that the kernel is asked to buffer for the reader.
 const KERNELS_BYTES: usize = 1 << 20;
-/// Maximum time without progress of the reader at the session's end.
+/// Maximum time that the session's end waits while the reader makes no progress.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Maximum time that the session's end waits for a reader that makes progress now and then.
 const MAX_PATIENCE: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! Event classes: maps the ids of each source to the session's dense ids.
+//! Event classes. The tables of this module map the ids of each source to the session's dense ids.
 //!
 //! A guest's id is a hash, and the guest may send a false hash. But a reader of the trace relies on declared
 //! ids and correct lengths. So the drain looks up each id only among the texts of the client that sent the
@@ -88,7 +88,7 @@ impl BitSet {
     }
 }
 
-/// Size of a declaration without the class's body, in bytes: its frame in the metadata.
+/// Size in bytes of the text that stands around a class's body in the metadata.
 const DECLARATION_BYTES: usize = 64;
 
 impl Classes {
@@ -325,7 +325,7 @@ impl Table {
         Table { known: HashMap::new(), earlier }
     }
 
-    /// Adds a text of the client's schema log. Returns its class if the text is new.
+    /// Adds a text of the client's schema log. Returns the text's class if the text is new.
     pub fn learn(
         &mut self,
         payer: Account,
@@ -340,7 +340,7 @@ impl Table {
         self.learn_text(payer, classes, text)
     }
 
-    /// Adds a text of the client. Returns its class if the text is new.
+    /// Adds a text of the client. Returns the text's class if the text is new.
     pub fn learn_text(
         &mut self,
         payer: Account,
@@ -429,7 +429,7 @@ pub(crate) struct Cached {
     /// The second header word of all plain records of this id, if these records all have the same length.
     /// Otherwise 0, which is the second header word of a pad.
     pub meta: u64,
-    /// The second header word with the dense id in place of the guest's id.
+    /// The header word `meta`, but with the dense id in place of the guest's id.
     pub out: u64,
     pub id: u32,
     pub class: Option<ClassRef>,

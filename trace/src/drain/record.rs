@@ -1,4 +1,4 @@
-//! Packs one record of a ring: copies it once into the packet, with every check.
+//! Packs the records of a ring: checks each record, and copies the record once into the packet.
 //!
 //! A reader of the trace stops or aborts at an undeclared id, a length that does not fit, or a timestamp that
 //! goes backwards. The packer writes no such id, length or timestamp. Even a producer that writes to the ring
@@ -81,7 +81,7 @@ impl<'a> Packer<'a> {
     #[inline(always)]
     pub fn visit(&mut self, faults: &mut [u64; FAULT_KINDS], record: Record<'_>) -> Flow {
         let Header { timestamp, id, words, flags } = record.header;
-        // The subtraction of a time before tick 0 wraps around, and the result is beyond the limit.
+        // For a time before tick 0, this subtraction wraps around, and the result is beyond the limit.
         let timestamp = timestamp.wrapping_sub(self.base);
         let known = &self.cache[id as usize % CACHE];
         if known.meta != Header::meta(id, words, flags)

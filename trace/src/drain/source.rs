@@ -1,4 +1,4 @@
-//! A source: moves one ring's records into the ring's stream, and knows the ring's holder.
+//! A source moves one ring's records into the ring's stream, and knows the ring's holder.
 
 use super::budget::Account;
 use super::classes::{ClassRef, Classes, RecoveredClasses, Table, Texts};
@@ -66,7 +66,8 @@ pub(crate) struct StreamFile {
     /// True if the ring began anew after the last packet: the ring's new positions and sequence numbers do
     /// not continue the old positions and numbers.
     pub begins_anew: bool,
-    /// Number of files begun in this epoch, see [`MAX_RESTARTS`](crate::limits::MAX_RESTARTS).
+    /// Number of files that the guest has begun in this epoch, see
+    /// [`MAX_RESTARTS`](crate::limits::MAX_RESTARTS).
     pub restarts: u32,
     /// Ticks of the host's raw counter at the last commit of a packet.
     pub committed_at: u64,
@@ -138,7 +139,7 @@ impl Source {
         }
     }
 
-    /// Returns the part of the source's file names before their number.
+    /// Returns the beginning of the source's file names. In a file name, the file's number follows.
     pub fn prefix(&self) -> String {
         format!("{}-{:03}", self.domain.name(), self.number)
     }
@@ -190,7 +191,7 @@ pub(crate) fn lease_name(class: &ClassRef, payload: &[u64]) -> Option<String> {
     let Value::Str(bytes) = class.shape.values(payload).last()? else {
         return None;
     };
-    // The code reads three bytes more than the maximum. If the end of these bytes divides a letter, then the
+    // The code reads three bytes more than the maximum. These bytes may end in the middle of a letter. Such a
     // letter is beyond the maximum, and the loop below cuts the letter off.
     let most = bytes.len().min(MAX_NAME_BYTES + 3);
     let mut name = String::from_utf8_lossy(&bytes[..most]).into_owned();

@@ -176,7 +176,7 @@ impl Turn<'_, '_> {
         Ok(Drained::default())
     }
 
-    // This function is not inlined, so that the loop over the records has all registers.
+    // This function is not inlined, so that the loop over the records can use all registers.
     #[inline(never)]
     fn pull_packet(&mut self, lease: OpenLease, clock: u32, now: u64) -> (Pulled, Packed) {
         let (state, source) = (&mut *self.state, &mut *self.source);
@@ -235,14 +235,14 @@ impl Turn<'_, '_> {
     }
 
     /// Opens a lease: finds its clock. The lease's first packet begins a new file if the open file has
-    /// another stream class, or already has a later time.
+    /// another stream class or a later timestamp.
     fn open_lease(&mut self, next: &First, now: u64) {
         let (state, source) = (&mut *self.state, &mut *self.source);
         let last = source.file.stream.as_ref().map(Stream::last);
         let file = last.map(|last| (last.stream_id, last.timestamp_end));
         if source.lease.is_some_and(|lease| lease.epoch != state.clocks.epoch()) {
-            // The VMM, and not the guest, began this epoch. So the files that the guest has begun count only
-            // for the last epoch.
+            // The VMM began this epoch, and not the guest. So the files that the guest began in earlier
+            // epochs do not count for this epoch.
             source.file.restarts = 0;
         }
         let spent = source.file.restarts >= MAX_RESTARTS;
@@ -410,7 +410,7 @@ impl Turn<'_, '_> {
     }
 }
 
-/// Returns the source's stream. The stream's open file can take this packet.
+/// Returns the source's stream. If this packet needs a new file, begins the file first.
 fn stream<'l>(
     files: &mut Files,
     file_bytes: u64,
@@ -434,8 +434,8 @@ fn stream<'l>(
         Some(stream) => {
             if file.is_next_new {
                 stream.next_file(files, &baseline)?;
-                // If the ring began anew, the new file does not count as the guest's, because the VMM caused
-                // it.
+                // If the ring began anew, the VMM caused the new file. So the file does not count for the
+                // guest.
                 file.restarts += u32::from(!file.begins_anew);
                 file.is_next_new = false;
             }

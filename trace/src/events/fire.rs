@@ -62,8 +62,8 @@ impl DisabledEvent {
     }
 }
 
-/// Evaluates to true if a declared event is on, so that a program computes expensive arguments for such an
-/// event alone: `if enabled!(trace::disk_read) { trace::disk_read(lba, &expensive()) }`.
+/// Evaluates to true if a declared event is on. A program can then compute expensive arguments only for an
+/// event that is on: `if enabled!(trace::disk_read) { trace::disk_read(lba, &expensive()) }`.
 #[macro_export]
 macro_rules! enabled {
     ($($event:tt)*) => {

@@ -20,10 +20,10 @@ pub fn next_region() -> u64 {
 /// Marks a region of interest of the calling thread. The region ends when the returned value is dropped.
 /// Records the events `NAME_begin(id, ..)` and `NAME_end(id)`.
 ///
-/// The fields of the begin event follow the name. A field is a number (`u64`), as `name = value` or as the
-/// name of a variable, or a text, as `name: str = value` or `name: str`. The id, a `u64`, distinguishes the
-/// passes through the region. Each thread numbers its passes. If the first field is `id`, the program gives
-/// the id.
+/// The fields of the begin event follow the name. A field is a number (`u64`) or a text. A number has the
+/// form `name = value`, or is the name of a variable. A text has the form `name: str = value` or `name: str`.
+/// The id, a `u64`, distinguishes the passes through the region. Each thread numbers its passes. If the first
+/// field is `id`, the program gives the id.
 ///
 /// The macro has the same form as the guest library's `region!`, and `hypertrace regions` shows the regions
 /// of both macros. The macro declares the two events, so the events need no line in a `trace-events` file.

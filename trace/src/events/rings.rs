@@ -1,8 +1,8 @@
 //! Rings of the VMM's own threads: a fixed pool from which each thread claims one.
 //!
 //! The thread of a vCPU records reference points and its own events in its ring without a lock, an allocation
-//! or a wait. A ring needs no lock and no wait, because it has one producer, the thread that has claimed the
-//! ring, and one consumer, the drain loop. A host ring has the layout of a client's ring.
+//! or a wait. A ring needs no lock and no wait, because only the thread that has claimed the ring writes to
+//! the ring, and only the drain loop reads the ring. A host ring has the layout of a client's ring.
 #![allow(unsafe_code)] // one lifetime, see `Claim`; one pointer, see `HELD`
 
 use super::registry;

@@ -84,12 +84,13 @@ pub struct SessionConfig {
     pub guests_snapshots: SnapshotLimit,
 }
 
-/// Where a session is written to. A journal takes neither [`Output::Snapshots`] nor [`Output::Nothing`]. A
-/// program [recovers](crate::Session::recover) a session by the path of the session's directory.
+/// Where a session is written to. A session that is written to a journal can have neither
+/// [`Output::Snapshots`] nor [`Output::Nothing`]. A program [recovers](crate::Session::recover) a session by
+/// the path of the session's directory.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Destination {
-    /// Path of an empty directory, or of a new one in a directory that exists.
+    /// Path of an empty directory, or of a new directory in a directory that exists.
     Path(PathBuf),
     /// Descriptor of an empty directory of this user, for a process that can no longer find the directory by
     /// its path. Such a process opened the directory before it entered its jail, or got the descriptor from

@@ -497,8 +497,8 @@ fn run(
         Some(until) => until,
         None => {
             turn.consumer.rewind();
-            // The end is noted only at the beginning of the snapshot, so that a producer cannot make the
-            // snapshot endless.
+            // The snapshot's end in the ring is noted only when the snapshot begins, so that a producer
+            // cannot make the snapshot endless.
             turn.consumer.head()
         }
     };

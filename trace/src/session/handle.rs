@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 /// Maximum time that a caller waits for a snapshot.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The state of a session, which all its clones share.
+/// The state that all clones of a session share.
 pub(super) struct SessionParts {
     pub uuid: [u8; 16],
     pub destination: Root,
@@ -324,8 +324,8 @@ impl Session {
     /// Begins a new clock epoch, for a guest whose clock jumps while its rings continue. (A reset or a
     /// restore of the device begins an epoch without this call.) Drain the rings before this call, because
     /// all records that are drained after the call count as records of the new epoch. In each epoch, guests
-    /// may begin a number of clocks and files ([`limits`](crate::limits)). So a guest must not be able to
-    /// begin epochs at will: limit the number of times that a guest may reset itself.
+    /// may begin a limited number of clocks and files ([`limits`](crate::limits)). So a guest must not be
+    /// able to begin epochs at will: limit the number of times that a guest may reset itself.
     pub fn begin_epoch(&self, epoch: u32) {
         self.engine().state.clocks.begin_epoch(epoch, None);
     }

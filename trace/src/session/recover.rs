@@ -1,9 +1,10 @@
 //! Recovery: makes a separate session of the records that are still in the rings of a killed process. The new
 //! session is in the folder `recovered/` of the killed session.
 //!
-//! Recovery does not change the killed session. The packets of the killed session tell the position up to
-//! which each ring was committed, and the losses that were counted. The new session has the clocks and the
-//! event classes of the killed session with the same numbers, so that readers take the two sessions as one.
+//! Recovery does not change the killed session. The packets of the killed session show the position of each
+//! ring at the last commit, and the losses that the killed process had counted. The new session has the
+//! clocks and the event classes of the killed session with the same numbers, so that readers take the two
+//! sessions as one.
 //!
 //! The files may come from anywhere, so recovery checks each number before it uses it. An impossible number
 //! is an error. The error names the file and, if possible, the byte.
@@ -66,9 +67,9 @@ pub struct Committed {
 
 impl Session {
     /// Makes the session `recovered/` in the directory of a session that a killed process left. The killed
-    /// session must have this UUID. `take` drains the rings into the new session, from the positions up to
-    /// which the process had [committed](Session::committed) the rings. The new session gets its name when it
-    /// is complete.
+    /// session must have this UUID. `take` drains the rings into the new session. Each ring begins at the
+    /// position of the killed process's last [commit](Session::committed). The new session gets its name when
+    /// it is complete.
     ///
     /// # Errors
     /// If the killed session does not exist, was ended or is already being recovered, if `recovered/` exists

@@ -10,10 +10,10 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Maximum time without progress of a pipe's reader when the simple backend switches to another file. The
+/// Maximum time that the switch to another file waits while the reader of the old pipe makes no progress. The
 /// session drains no ring during this time.
 const SWITCH_PATIENCE: Duration = Duration::from_millis(100);
-/// Maximum time without progress of a pipe's reader at the session's end.
+/// Maximum time that the session's end waits while the reader of the pipe makes no progress.
 const END_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The simple backend's file, if there is one.

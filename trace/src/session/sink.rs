@@ -97,8 +97,8 @@ impl DrainSink for Draining<'_> {
             let _ = engine.set_guest_events(pattern, on);
         });
         let mask = engine.state.classes.wanted.changed_mask();
-        // `woken` is called before the rings are read, so that a thread wakes the loop again if it fills its
-        // ring after the read.
+        // `woken` is called before the rings are read. If a thread fills its ring after the read, the thread
+        // then wakes the loop again.
         parts.rings.woken();
         engine.begin_pass();
         // Triggers that are added later do not matter here, because a new trigger begins a further pass.

@@ -24,7 +24,7 @@ pub(super) struct Out {
     bytes: Vec<u8>,
     /// Number of `bytes` that are written.
     sent: usize,
-    /// Index in `bytes` at which a record ends. The index is at most `sent`.
+    /// Index in `bytes` of the end of a record that is written whole.
     whole: usize,
     /// Number of bytes in the file before `bytes`.
     before: u64,

@@ -106,7 +106,8 @@ fn pass_early() {
 extern "C" fn pass_on(signal: libc::c_int) {
     let program = PROGRAM.load(SeqCst);
     if signal == libc::SIGXFSZ {
-        // This process has written beyond the limit of a file's size, and the write fails.
+        // This process has written beyond the limit of a file's size. The signal needs no action, because the
+        // write fails.
     } else if program == 0 {
         EARLY.store(signal, SeqCst);
         // Meanwhile, another thread may have started the program, and may have looked for an early signal
@@ -127,6 +128,6 @@ extern "C" fn pass_on(signal: libc::c_int) {
 /// signal, because a handler ends at exec.
 pub fn pass_signals_on() -> Signals {
     let signals = [libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGXFSZ];
-    // SAFETY: the handler calls kill only, which a handler may.
+    // SAFETY: the handler only calls kill(2), and a signal handler may call kill(2).
     unsafe { Signals::catch(&signals, pass_on) }
 }

@@ -54,7 +54,7 @@ impl<'m> LocalPages<'m> {
         unsafe { AtomicU32::from_ptr(word.add((offset % WORD / 4) as usize)) }
     }
 
-    /// Returns the futex with the host's current target of polling, one of [`watch`].
+    /// Returns the futex that shows what the host polls now. The values are in [`watch`].
     #[inline(always)]
     pub fn watch(self) -> &'m AtomicU32 {
         self.half(WATCH)

@@ -9,8 +9,7 @@
 //! lock file. If the descriptor is another file's, the locks are gone, and this module forgets the
 //! descriptor, because the descriptor now belongs to the program.
 //!
-//! Nothing here allocates: clients are locked in signal handlers, and files
-//! opened again in fork handlers.
+//! This module allocates nothing, because signal handlers lock clients, and fork handlers open files again.
 //!
 //! The code is unsafe because this module calls fcntl(2) and uses raw descriptors.
 #![allow(unsafe_code)]
@@ -176,8 +175,9 @@ impl LockFile {
     fn borrow(&self) -> io::Result<BorrowedFd<'_>> {
         let descriptor = self.descriptor.load(Relaxed);
         if descriptor >= 0 && self.may_have(descriptor) {
-            // SAFETY: this type's own descriptor, open until this type closes it. (A program that closes the
-            // descriptor just now causes an error here, as with any other library.)
+            // SAFETY: the descriptor belongs to this type, and is open until this type closes the descriptor.
+            // (A program that closes the descriptor just now causes an error here, as with any other
+            // library.)
             return Ok(unsafe { BorrowedFd::borrow_raw(descriptor) });
         }
         let _ = self.descriptor.compare_exchange(descriptor, -1, Relaxed, Relaxed);

@@ -10,7 +10,7 @@ use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 use std::time::Duration;
 
-/// Signals that a write causes, to a pipe without a reader or a file that is too large.
+/// Signals of a write to a pipe without a reader, or to a file that is too large.
 const CAUSED: [libc::c_int; 2] = [libc::SIGPIPE, libc::SIGXFSZ];
 
 /// Signals that the CPU raises. If such a signal were blocked, the kernel would kill the process.

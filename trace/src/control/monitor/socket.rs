@@ -136,7 +136,7 @@ pub fn listen(
     }
     let process = std::process::id();
     let newborn = format!(".{SOCKET}-{process}");
-    // A killed process with the same pid may have left this name.
+    // A killed process with the same pid may have left a file of this name.
     let _ = unlinkat(&folder, &newborn, AtFlags::empty());
     let named = new_socket(&folder, &newborn).and_then(|(listener, inode)| {
         retry(|| renameat(&folder, &newborn, &folder, name))?;

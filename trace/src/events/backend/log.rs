@@ -1,7 +1,7 @@
 //! `log`: one line on stderr for each event. One write writes the whole line.
 //!
-//! The format is that of QEMU's log backend: `PID@SECONDS.MICROSECONDS:NAME TEXT`, in Unix time. The backend
-//! is synchronous: the thread waits until the line is written.
+//! The lines have the format of QEMU's log backend: `PID@SECONDS.MICROSECONDS:NAME TEXT`, in Unix time. The
+//! backend is synchronous: the thread waits until the line is written.
 
 use crate::events::line::Line;
 use std::fmt::Write;
