@@ -12,9 +12,9 @@
 //! dropped  an event of id 0xfffffffffffffffe, one argument: how many
 //! ```
 //!
-//! An argument is a u64, or a string: u32 length, bytes. Events are dropped if a ring is full, if a thread has
-//! no ring, or if the file cannot be written fast enough. After the events of a pass, the file has the number
-//! of events that were dropped since the last pass.
+//! An argument is a u64, or a string: u32 length, bytes. Events are dropped if a ring is full, if a thread
+//! has no ring, or if the file cannot be written fast enough. After the events of a pass, the file has the
+//! number of events that were dropped since the last pass.
 
 mod ns;
 mod out;
