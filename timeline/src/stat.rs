@@ -89,12 +89,13 @@ impl From<StreamStat> for Members {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SessionStat {
-    /// Counts of each stream, first of the host's streams.
+    /// Counts of each stream. The host's streams come first.
     pub streams: Vec<StreamStat>,
     /// Sums over all streams.
     pub total: StreamStat,
     /// Number of events and reference points that `session.json` counts but no file holds. Missing events do
-    /// not count as lost in `total`, because their packets were written and have disappeared since.
+    /// not count as lost in `total`, because the recorder wrote their packets, and the packets disappeared
+    /// only later.
     pub missing: u64,
 }
 
@@ -169,8 +170,9 @@ fn count(session: &Session, stream: &Stream, stats: &mut Stats) -> Result<()> {
     let mut own = std::mem::take(stat_of(stats, domain, client));
     own.stream = Some((domain, client));
     own.packets = stream.segments.iter().map(|s| s.packets).sum();
-    // Packets hold running totals since the session's beginning. The first packet of each file is a baseline,
-    // because other readers read each file as a separate stream that begins without losses.
+    // Packets hold running totals since the session's beginning. The losses in each file count from the
+    // file's first packet on. Other readers count in the same way, because they read each file as a separate
+    // stream.
     own.lost = stream
         .segments
         .iter()

@@ -23,8 +23,9 @@ pub enum ValueRef<'a> {
     Str(&'a [u8]),
     /// An array of numbers.
     Array(Array<'a>),
-    /// Name of a number from the kernel's `__print_symbolic`, names of flags from the kernel's
-    /// `__print_flags` with a delimiter between them, or name of a function. Printable ASCII.
+    /// A text of printable ASCII: the name that the kernel's `__print_symbolic` gives a number, the names
+    /// that the kernel's `__print_flags` gives flags, with a delimiter between these names, or the name of a
+    /// function.
     Name(Name<'a>),
 }
 
@@ -142,8 +143,8 @@ enum Numbers<'a> {
 }
 
 impl<'a> Array<'a> {
-    /// Makes an array of little-endian numbers. Each number has `width` bytes, from 1 to 8, and has a sign if
-    /// `signed`.
+    /// Makes an array of little-endian numbers. Each number has `width` bytes, from 1 to 8. If `signed` is
+    /// true, the numbers have a sign.
     pub fn of_bytes(bytes: &'a [u8], width: usize, signed: bool) -> Array<'a> {
         Array(Numbers::Bytes { bytes, width: width.clamp(1, 8), signed })
     }
@@ -213,7 +214,7 @@ pub(crate) fn signed_number(number: u64, bytes: usize) -> i64 {
 #[derive(Clone, Copy, Debug)]
 pub struct Name<'a> {
     pub(crate) first: Part<'a>,
-    /// Part that follows the first part after a `|`.
+    /// Second part of the name. A `|` stands between both parts.
     pub(crate) second: Option<Part<'a>>,
 }
 

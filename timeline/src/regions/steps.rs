@@ -20,8 +20,8 @@ pub struct PathStep {
     /// Part that says what the thread did.
     pub part: Part,
     /// Cause of the step: an index of [`Regions::causes`](super::Regions::causes). If the thread was blocked
-    /// and no thread ended the wait, the cause is what the thread waited for. If the time was stolen, or
-    /// behind guest threads, the cause is the thread that had the CPU. If the time is unknown, the cause says
+    /// and no thread ended the wait, the cause is what the thread waited for. If the part is [`Part::Stolen`]
+    /// or [`Part::Behind`], the cause is the thread that had the CPU. If the time is unknown, the cause says
     /// why.
     pub cause: Option<CauseNumber>,
     /// Time of the step in nanoseconds.
@@ -36,7 +36,7 @@ impl PathStep {
         PathStep { thread, part: interval.part, cause, ns: interval.length() }
     }
 
-    /// Returns a step of which nothing is known.
+    /// Returns a step with an unknown thread and an unknown part.
     pub(super) fn unknown(why: Unknown, ns: u64) -> PathStep {
         let cause = Some(why.number());
         PathStep { thread: why.number(), part: Part::Unknown, cause, ns }
@@ -111,7 +111,7 @@ impl Steps {
     }
 }
 
-/// A time of a thread on a path, and the CPU that the thread had then or next.
+/// A time of a thread on a path, with the CPU that the thread had in this time or got next.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timed {
     pub thread: CauseNumber,
@@ -120,8 +120,8 @@ pub(super) struct Timed {
 }
 
 impl Timed {
-    /// Makes a piece of a stay between two times. If the thread waited for a CPU in the stay, `cause` is the
-    /// thread that had the CPU.
+    /// Takes the time between two times out of a stay. If the thread waited for a CPU in the stay, `cause` is
+    /// the thread that had the CPU.
     pub fn new(stay: &Stay, (from, to): (i64, i64), cause: CauseNumber) -> Timed {
         let (part, cpu, cause) = match stay.doing {
             Doing::Running(cpu) => (Part::OnCpu, cpu, cause),
@@ -135,7 +135,7 @@ impl Timed {
 }
 
 impl Timed {
-    /// Makes a time of which nothing is known.
+    /// Makes a time with an unknown thread and an unknown part.
     pub fn unknown(why: Unknown, (from, to): (i64, i64)) -> Timed {
         let (part, cause) = (Part::Unknown, why.number());
         let interval = Interval { from, to, part, reason: 0, cause, ended_by: None };

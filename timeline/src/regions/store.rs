@@ -38,11 +38,12 @@ pub struct Sample {
     pub(super) thread: u16,
     /// CPU that the region's thread had, if the thread had only one.
     pub(super) cpu: Option<u16>,
-    /// Value as in [`Sample::span`]; 0 for a region that is neither a poll nor a span with polls.
+    /// The value of [`Sample::span`]; 0 if the region is neither a poll nor a span with polls.
     pub(super) span: u32,
     /// Holder of the client.
     pub(super) holder: Holder,
-    /// As [`Sample::guest_at_most_ns`], or [`NO_BOUND`], because an `Option` would take twice the memory.
+    /// The value of [`Sample::guest_at_most_ns`], or [`NO_BOUND`] instead of `None`. An `Option` would take
+    /// twice the memory.
     pub(super) guest_at_most: u64,
     /// Index of the session in [`Recording::sessions`](crate::Recording::sessions).
     pub session: u16,
@@ -86,7 +87,7 @@ pub(super) struct Holder(u32);
 impl Holder {
     /// Number of bits of the client's number.
     const CLIENT_BITS: u32 = MAX_CLIENTS.trailing_zeros();
-    /// Number from which on all leases of a client count as one lease.
+    /// Number of all leases of a client that come after too many other leases.
     const LATE: u32 = (1 << (u32::BITS - Holder::CLIENT_BITS)) - 2;
     /// Value that stands for no client. No client's lease has this number.
     pub const NONE: Holder = Holder(u32::MAX);
@@ -105,8 +106,8 @@ impl Holder {
         (self != Holder::NONE).then_some(self.0 & (MAX_CLIENTS - 1))
     }
 
-    /// Returns whether the value is a single holder. After too many leases, one value stands for all later
-    /// holders.
+    /// Returns whether the value stands for a single holder. After too many leases, one value stands for all
+    /// later holders.
     pub fn is_one(self) -> bool {
         self.0 >> Holder::CLIENT_BITS < Holder::LATE
     }
@@ -114,8 +115,8 @@ impl Holder {
 
 impl Sample {
     /// If only the host's kernel was recorded, returns the maximum time in nanoseconds that the region's
-    /// thread can have run in the guest: the time in which at least one vCPU may have run the guest. The
-    /// parts of such a region are unknown.
+    /// thread can have run in the guest. At each instant of this time, at least one vCPU may have run the
+    /// guest. The parts of such a region are unknown.
     pub fn guest_at_most_ns(&self) -> Option<u64> {
         Some(self.guest_at_most).filter(|most| *most != NO_BOUND)
     }
@@ -125,8 +126,8 @@ impl Sample {
         self.times.total()
     }
 
-    /// Returns the number that a span of the crate `tracing` and the span's polls have in common; `None` if
-    /// the region is neither a poll nor a span with polls. Spans of several sessions have different numbers.
+    /// Returns a number for a span of the crate `tracing`, which the span's polls share; `None` if the region
+    /// is neither a poll nor a span with polls. Spans of several sessions have different numbers.
     pub fn span(&self) -> Option<u32> {
         Some(self.span).filter(|span| *span > 0)
     }
@@ -187,7 +188,7 @@ impl Detail {
 #[derive(Debug)]
 pub(super) struct Store {
     chunks: Vec<Vec<Sample>>,
-    /// For each chunk, the latest end of a region in this chunk and all earlier chunks.
+    /// For each chunk, the latest end of all regions in this chunk and in all earlier chunks.
     latest: Vec<i64>,
     len: usize,
     /// Details of regions whose index is a multiple of `stride`, in order.

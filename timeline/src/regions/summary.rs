@@ -32,9 +32,10 @@ pub struct Group {
     pub count: u64,
     /// Largest bound on the error of a duration in nanoseconds; `None` if a bound is unknown.
     pub bound_ns: Option<u64>,
-    /// Cost of an empty region in nanoseconds: the median of the regions `empty` that have the same holder
-    /// and the same kind of events (events in a ring, or reference points). If the group has several holders,
-    /// the least of their medians. `None` if a holder of the group's regions has no such regions.
+    /// Cost of an empty region in nanoseconds. The cost for one holder is the median of the holder's regions
+    /// `empty` with the group's kind of events (events in a ring, or reference points). If the group has
+    /// several holders, the group's cost is the least of the holders' costs. `None` if a holder has no such
+    /// regions `empty`.
     pub empty_ns: Option<u64>,
     /// Shortest duration in nanoseconds; `None` without regions.
     pub min_ns: Option<u64>,
@@ -128,7 +129,7 @@ pub struct Breakdowns {
     pub slowest: Option<Breakdown>,
 }
 
-/// Time of regions outside of all inner regions.
+/// Time of a group's regions outside of all inner regions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 #[non_exhaustive]
@@ -258,7 +259,7 @@ impl Group {
         self.order = order;
     }
 
-    /// Sets what follows from durations.
+    /// Sets the quantiles and the histogram of the durations.
     pub(super) fn show(&mut self) {
         let at = |part| (self.count > 0).then(|| self.quantile_ns(part));
         [self.min_ns, self.p50_ns, self.p90_ns, self.p99_ns, self.max_ns] =

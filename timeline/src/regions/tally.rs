@@ -28,9 +28,9 @@ pub(super) struct Tally {
     /// Regions whose beginning was not proven when the region ended: the time of the beginning, and the
     /// region's index.
     late: BinaryHeap<Reverse<(i64, u32)>>,
-    /// Sums at the beginnings of regions that began in time which is proven, in the order of the regions'
-    /// ends. All regions of this list were open at the end of the proven time. So there are no more entries
-    /// than regions that can be open at once.
+    /// Sums at the beginnings of regions that began in proven time, in the order of the regions' ends. All
+    /// regions of this list were open at the end of the proven time. So there are no more entries than
+    /// regions that can be open at once.
     begun: VecDeque<(u32, Sums)>,
     /// Last proven intervals, if regions waited for these intervals. `until` is the time up to which
     /// intervals are known.
@@ -142,8 +142,8 @@ impl Tally {
         !self.ended.is_empty()
     }
 
-    /// Adds intervals that follow one another. If an exit begins with an interval, the reason of the exit is
-    /// given too.
+    /// Adds intervals that follow one another. An interval comes with the reason of an exit if the exit
+    /// begins with the interval.
     pub fn pass_each(&mut self, intervals: &[(Interval, Option<Reason>)]) {
         let Some((last, _)) = intervals.last() else { return };
         let has_regions = self.begin_pass();

@@ -11,8 +11,9 @@
 //! in times at which this thread was in guest mode. An event outside of guest mode refutes the proof. The
 //! proof then counts only up to the last event that was in guest mode.
 //!
-//! The guest's times have a bound. Consider a border between two intervals of the vCPU's thread. If the parts
-//! on both sides of the border differ, then the time within the bound of the border is unknown.
+//! The error of the guest's times has a bound. Consider a border between two intervals of the vCPU's thread.
+//! If the parts on both sides of the border differ, then the time that is nearer to the border than the bound
+//! is unknown.
 //!
 //! A guest may lie. A guest's statements, bounds and refutations count only for the guest's own threads. The
 //! waiting intervals of a guest's threads take no space from the intervals of another guest.
@@ -29,7 +30,8 @@ use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
 /// each.
 const MAX_PAST: (usize, usize) = (1 << 19, 1 << 12);
 /// Maximum number of intervals of all guests' threads that wait until the host's kernel has shown what the
-/// vCPU did. Each interval takes 64 bytes. Each guest has an equal share, but at least the second number.
+/// vCPU did. Each interval takes 64 bytes. Each guest has an equal share, which is at least the second
+/// number.
 const MAX_UNPLACED: (usize, usize) = (1 << 19, 1 << 12);
 /// Maximum number of a guest CPU's events that wait to be compared with guest mode. While so many events
 /// wait, further events are not compared.
@@ -60,7 +62,8 @@ pub(super) struct Vcpus {
 /// What is known of a guest.
 #[derive(Debug)]
 struct Guest {
-    /// Bounds on the error of the guest's times. Each bound counts from its time on.
+    /// Bounds on the error of the guest's times. Each entry has the time from which on a bound counts, and
+    /// the bound.
     bounds: VecDeque<(i64, Option<u64>)>,
     /// Time of the guest's last event so far.
     now: i64,
@@ -68,7 +71,8 @@ struct Guest {
     unplaced: usize,
 }
 
-/// A guest's CPU, and the thread of the host that runs it, as all events of the guest so far show.
+/// A proof that a thread of the host runs a guest's CPU. If `refuted` is a time, the proof counts only up to
+/// this time.
 #[derive(Debug)]
 struct Proof {
     cpu: GuestCpu,
@@ -126,7 +130,7 @@ pub(super) struct Unplaced {
     waiting: VecDeque<(Interval, Option<u32>)>,
     /// Guest's number of the CPU that the thread has.
     cpu: Option<u16>,
-    /// Thread of the host whose past the intervals wait for.
+    /// Thread of the host. The intervals wait until more is known about the past of this thread.
     waits_for: Option<u32>,
     /// Whether more intervals had to wait than the guest's share.
     pub is_cut: bool,
@@ -190,7 +194,7 @@ impl Vcpus {
     }
 
     /// Iterates over the refuted proofs. Each entry has the number that the guest gives the CPU, and the
-    /// thread of the host that turned out not to run the CPU.
+    /// thread of the host that was thought to run the CPU.
     pub fn refuted(&self) -> impl Iterator<Item = (u16, u32)> {
         let refuted = self.proofs.iter().filter(|proof| proof.refuted.is_some());
         refuted.map(|proof| (proof.cpu.1, proof.tid))
@@ -202,7 +206,8 @@ impl Vcpus {
         self.proofs.iter().map(|proof| (proof.cpu, proof.tid, proof.refuted))
     }
 
-    /// Returns the number of guests' CPUs that had events, and that no thread of the host is known to run.
+    /// Returns the number of guests' CPUs that had events, although nothing proves which thread of the host
+    /// runs them.
     pub fn unproven(&self) -> usize {
         self.unproven.len()
     }
@@ -258,9 +263,9 @@ impl Vcpus {
     }
 
     /// Returns the halt of a guest's CPU that belongs to a divided interval of a thread. If the interval is
-    /// in [`Part::Halted`], returns the halt at the interval's begin. If the interval is in [`Part::Blocked`]
-    /// and ended when the thread was woken on the CPU, returns the halt after which the CPU first ran the
-    /// guest again.
+    /// in [`Part::Halted`], returns the halt at the interval's begin. The thread may also be in
+    /// [`Part::Blocked`] until the CPU wakes the thread. In this case, returns the halt if the CPU ran the
+    /// guest at the wake-up for the first time since the halt.
     pub fn halt(&self, cpu: GuestCpu, of: &Interval) -> Option<(Stretch, u16)> {
         let proof = &self.proofs[*self.by_cpu.get(&cpu)? as usize];
         let vcpu =
@@ -301,8 +306,8 @@ impl Vcpus {
         self.guests.get(&clock).is_some_and(|guest| guest.unplaced > self.most_unplaced)
     }
 
-    /// Removes and returns the next waiter for a thread of the host, if the past that the waiter needs is
-    /// known now.
+    /// If the past of a thread of the host is now known up to the time that the next waiter needs, removes
+    /// and returns this waiter.
     pub fn next_waiting(&mut self, tid: u32) -> Option<Waiter> {
         let vcpu = self.all.get_mut(&tid)?;
         let Reverse((to, waiter)) = *vcpu.waiting.peek()?;
@@ -331,8 +336,8 @@ impl Guest {
         if !is_new {
             return;
         }
-        // If too many bounds are kept, the first two bounds become one: the larger bound, for the times of
-        // both.
+        // If there are too many bounds, the larger of the first two bounds counts for the times of both
+        // bounds.
         if self.bounds.len() == MAX_UNCHECKED {
             let first = self.bounds.pop_front().map(|(_, bound)| bound);
             if let (Some(first), Some(next)) = (first, self.bounds.front_mut()) {
@@ -342,7 +347,7 @@ impl Guest {
         self.bounds.push_back((time, bound));
     }
 
-    /// Returns the largest bound of the events between two times, and of the last event before.
+    /// Returns the largest of the bounds that count at some time between two times.
     fn bound(&self, from: i64, to: i64) -> Option<i64> {
         let begin = self.bounds.partition_point(|(at, _)| *at <= from).saturating_sub(1);
         let end = self.bounds.partition_point(|(at, _)| *at <= to).max(begin);
@@ -452,8 +457,8 @@ impl Unplaced {
         self.waits_for = None;
     }
 
-    /// Divides the intervals whose vCPU's past is known. `waiter` then waits for the past that the next
-    /// intervals need.
+    /// Divides the intervals whose vCPU's past is known. If the next intervals need more of the past of their
+    /// vCPU, `waiter` waits for this past.
     pub fn divide(&mut self, waiter: Waiter, vcpus: &mut Vcpus, out: &mut Vec<Divided>) {
         while let Some((interval, proof)) = self.waiting.front() {
             let Interval { from, to, .. } = *interval;
@@ -549,7 +554,7 @@ impl Vcpu {
     }
 }
 
-/// Returns whether, in this part, a guest's thread has a CPU or waits for a CPU, as the guest's kernel says.
+/// Returns whether a guest's thread has a CPU or waits for a CPU in a part that the guest's kernel tells.
 fn has_cpu(part: Part) -> bool {
     matches!(part, Part::OnCpu | Part::Behind | Part::Runnable)
 }
@@ -596,7 +601,7 @@ mod tests {
         with(&[CPU])
     }
 
-    /// Makes the same vCPU, whose thread runs all of these CPUs.
+    /// Makes the same vCPU, but the vCPU's thread runs all CPUs in `cpus`.
     fn with(cpus: &[GuestCpu]) -> Vcpus {
         let (tid, inside, refuted) = (7, i64::MIN, None);
         let proof =

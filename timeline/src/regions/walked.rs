@@ -20,11 +20,12 @@ use std::rc::Rc;
 pub(super) struct Walked {
     /// Time up to which the path was walked.
     until: i64,
-    /// Clock of the guest whose time on the path the host's kernel divides.
+    /// If the host's kernel divides a guest's time on the path, the clock of this guest.
     pub divided: Option<u32>,
     /// Numbers of the open regions.
     open: HashSet<u32>,
-    /// Pieces of the path that are not in `sums` yet, in order of time. `unplaced` holds the time that waits.
+    /// Pieces of the path that are not in `sums` yet, in order of time. `unplaced` holds the time that is
+    /// being divided now.
     queue: VecDeque<Piece>,
     unplaced: Unplaced,
     thread: CauseNumber,
@@ -60,15 +61,15 @@ impl Walked {
         }
     }
 
-    /// Returns the times between which the caller must walk the path to reach `time`, and notes that the path
-    /// is walked up to `time`.
+    /// Notes that the path is walked up to `time`. Returns the begin and the end of the walk that the caller
+    /// must make for this.
     pub fn walk(&mut self, time: i64) -> (i64, i64) {
         let from = self.until.min(time);
         self.until = self.until.max(time);
         (from, time)
     }
 
-    /// Takes the times of a walk, from its end back to its begin.
+    /// Adds the times of a walk. The last time of the walk comes first.
     pub fn take(&mut self, mut times: Vec<Timed>, vcpus: &mut Option<Vcpus>) {
         match (self.divided, vcpus) {
             (Some(clock), Some(vcpus)) => {
@@ -106,7 +107,7 @@ impl Walked {
         self.open.is_empty() && self.queue.is_empty() && self.unplaced.is_empty()
     }
 
-    /// Notes that the vCPU's past that the path waited for is known.
+    /// Ends the path's wait for a vCPU's past, because this past is known now.
     pub fn wake(&mut self) {
         self.unplaced.wake();
     }

@@ -66,8 +66,8 @@ impl Builder {
         self.generate_in(&root, &out)
     }
 
-    /// Calls [`Builder::generate`]. If the call fails, writes the errors to stderr and ends the process with
-    /// status 1.
+    /// Calls [`Builder::generate`]. If `generate` fails, writes the errors to stderr and ends the process
+    /// with status 1.
     pub fn generate_or_exit(&self) {
         if let Err(error) = self.generate() {
             eprintln!("{}", chain(&error));

@@ -70,7 +70,7 @@ impl EventDecl {
         let mut format = Format::new();
         for segment in &self.segments {
             match segment {
-                // A text has its percent signs as single characters, while a format doubles them.
+                // A format has each percent sign of a text twice.
                 Segment::Text(text) => format.push_text(&text.replace('%', "%%")),
                 Segment::Conversion(conversion) => conversion.spell(&mut format),
             }

@@ -56,7 +56,7 @@ impl Errors {
         }
     }
 
-    /// Returns the value if there is no error.
+    /// Returns `value` if there is no error, or else the errors.
     pub(crate) fn or<T>(self, value: T) -> Result<T, Errors> {
         if self.errors.is_empty() { Ok(value) } else { Err(self) }
     }

@@ -147,7 +147,8 @@ fn spelled(text: &str) -> String {
     let mut last = ' ';
     while let Some(c) = chars.next() {
         let is_octal = match c {
-            // QEMU's reader refuses a file that contains these two characters, whatever precedes them.
+            // QEMU's reader refuses a file that contains `\n` or `%m`, whatever precedes these two
+            // characters.
             '\\' => chars.peek() == Some(&'n'),
             'm' => last == '%',
             '\t' | '\r' => false,

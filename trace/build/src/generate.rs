@@ -153,9 +153,9 @@ fn fire(source: &mut Source, event: &EventDecl, arguments: &[(&Argument, String)
     });
     let text = text(event, arguments, &out);
     let statements: Vec<_> = text.iter().map(|line| format!("                {line}\n")).collect();
-    // `FIRE` refers to the function, because a linker may drop a function that nobody calls, and would keep
-    // the note of the function's probe. The macro of the probe takes the name as text, so readers of the
-    // probe would see the `r#` of a raw identifier.
+    // A linker may drop a function that nobody calls, but would keep the note of the function's probe. So
+    // `FIRE` refers to the function. The macro of the probe takes the name as text, so readers of the probe
+    // would see the `r#` of a raw identifier.
     source.line(format!(
         "    #[used]
     static FIRE: fn({types}) = fire;

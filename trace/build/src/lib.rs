@@ -1,7 +1,7 @@
-//! Turns `trace-events` files, in QEMU's syntax, into typed Rust functions at build time: a crate of a VMM
-//! declares its events in such a file, and calls `trace::virtio_irq(vq, isr)` where that event happens. An
-//! event that is off costs one load and a branch. `hypertrace-trace` switches events and selects their
-//! backends while the program runs.
+//! Turns `trace-events` files, in QEMU's syntax, into typed Rust functions at build time. A crate of a VMM
+//! declares its events in such a file. The crate calls `trace::virtio_irq(vq, isr)` where the event
+//! `virtio_irq` happens. An event that is off costs one load and a branch. `hypertrace-trace` switches events
+//! and selects their backends while the program runs.
 //!
 //! `build.rs`, with this crate as a build-dependency:
 //!
@@ -63,9 +63,9 @@
 //! An unsigned integer that the format shows by `%x` is recorded as a
 //! hexadecimal number, like an address.
 //!
-//! A format must have one conversion for each argument. A conversion must have the kind and the size of its
-//! argument (64 bits or at most 32), while the sign may differ. Types have the sizes of 64-bit Linux, and
-//! plain `char` has a sign.
+//! A format must have one conversion for each argument. A conversion must have the kind of its argument, and
+//! the size of its argument: either 64 bits, or at most 32 bits. The sign may differ. Types have the sizes of
+//! 64-bit Linux, and plain `char` has a sign.
 //!
 //! The text of an event is the text that C's printf writes, with these exceptions: a null pointer is `0x0`; a
 //! value of `%s` or `%c` that is no plain text is escaped, and the width counts the escaped characters; a

@@ -14,7 +14,7 @@ pub(crate) enum Segment {
     Conversion(Conversion),
 }
 
-/// A conversion: `%` and what belongs to it.
+/// A conversion: `%` with its flag, width, length and letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Conversion {
     /// True if zeros, not spaces, fill the width.
@@ -25,7 +25,7 @@ pub(crate) struct Conversion {
     pub width: u32,
     /// True if the length selects 64 bits, not 32.
     pub is_long: bool,
-    /// The last character, which is one that [`takes`] knows.
+    /// The last character. [`takes`] knows this character.
     pub letter: char,
 }
 
@@ -40,7 +40,8 @@ impl Conversion {
         }
     }
 
-    /// Returns the zero and the width as both C and Rust spell them, or a star as C spells it, or nothing.
+    /// Returns the text between `%` and the letter: the flag `0` and the width, which C and Rust write in the
+    /// same way, or the star of C.
     pub fn padding(&self) -> String {
         match (self.zero, self.width) {
             (zero, _) if self.has_star => format!("{}*", if zero { "0" } else { "" }),
@@ -153,7 +154,7 @@ impl Cursor<'_> {
         Some(c)
     }
 
-    /// Reads characters as long as they are wanted.
+    /// Reads characters until `wanted` returns false.
     fn all(&mut self, wanted: impl Fn(char) -> bool) -> String {
         let rest = self.units.get(self.at..).unwrap_or_default();
         let read: String = rest.iter().map(|unit| unit.c).take_while(|c| wanted(*c)).collect();
@@ -184,7 +185,7 @@ impl Cursor<'_> {
     }
 
     /// Reads the conversion after its `%`, in one of the forms that QEMU's own files use. Returns None, after
-    /// a report, for any other form. In both cases, the function takes all characters of the conversion.
+    /// a report, for any other form. Even then, the function takes all characters of the conversion.
     fn conversion(&mut self, report: &mut Report<'_>) -> Option<Conversion> {
         let column = self.units.get(self.start).map_or(1, |unit| unit.column);
         let flags = self.all(|c| "-+ #0".contains(c));

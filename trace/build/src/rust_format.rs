@@ -4,8 +4,9 @@ use crate::printf::{Conversion, MAX_WIDTH};
 use crate::types::Kind;
 
 /// Returns the statement that adds a parameter of this kind to the line `out`, in the form that C would show.
-/// `width` is the parameter of a star. The statement uses `core::fmt` only where nothing else will do,
-/// because `core::fmt` takes longer for one number than the kernel may take for the whole event.
+/// `width` is the parameter of a star. The statement uses `core::fmt` only for forms that no method of the
+/// line can write, because `core::fmt` can take longer for one number than the kernel takes for a whole
+/// event.
 pub(crate) fn statement(
     conversion: &Conversion,
     kind: Kind,

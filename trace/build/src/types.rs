@@ -181,8 +181,8 @@ fn named(word: &str) -> Option<Kind> {
         "uint16_t" => Kind::U16,
         "uint32_t" => Kind::U32,
         "uint64_t" | "size_t" | "uintptr_t" | "uintmax_t" => Kind::U64,
-        // QEMU's own types. A type of a target's word has 64 bits in this crate, even if the target has
-        // 32-bit words.
+        // QEMU's own types. A type that is as wide as a target's word has 64 bits in this crate, even if the
+        // target has 32-bit words.
         "hwaddr" | "ram_addr_t" | "vaddr" | "target_ulong" | "dma_addr_t" => Kind::U64,
         _ => return None,
     })

@@ -1,4 +1,4 @@
-//! Errors of a session's directory and files, and errors as messages.
+//! Errors of a session's directory and files, and the texts of errors in messages.
 
 use hypertrace_abi::event::cut;
 use std::fmt;
@@ -21,7 +21,7 @@ pub struct WriteFailed {
 }
 
 impl WriteFailed {
-    /// Returns a conversion for `map_err`.
+    /// Returns a function for `map_err`, which adds the path to an I/O error.
     pub fn on<'a>(
         action: &'static str,
         path: &'a Path,
@@ -39,7 +39,7 @@ pub trait BadInput: std::error::Error {
 /// Error of a directory that cannot hold a session or another result.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
-    /// The directory is a file or the like.
+    /// The path leads to something else than a directory, such as a file.
     #[error("{} is not a directory; give a new or an empty one", .0.display())]
     NotADirectory(PathBuf),
     /// The directory is not empty. Nothing was touched.
@@ -71,7 +71,7 @@ pub enum DirectoryError {
 }
 
 impl DirectoryError {
-    /// Returns a conversion for `map_err`.
+    /// Returns a function for `map_err`, which adds the path to an I/O error.
     pub fn unusable(path: &Path) -> impl Fn(io::Error) -> DirectoryError + '_ {
         |source| DirectoryError::Unusable { path: path.to_owned(), source }
     }

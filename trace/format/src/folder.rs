@@ -116,7 +116,7 @@ pub fn inode(stat: &Stat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
 
-/// Kind of a thing that stands in the place of a regular file, such as `a pipe`.
+/// Kind of a file that is not a regular file, such as `a pipe`.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("it is {0}, not a regular file")]
 pub struct NotRegular(pub &'static str);
@@ -134,8 +134,7 @@ impl NotRegular {
         Err(NotRegular(found).into())
     }
 
-    /// Returns the kind of the thing that stands in the place of a regular file, if this thing is the reason
-    /// why the file cannot be opened.
+    /// If a file cannot be opened because the file is not a regular file, returns the file's kind.
     pub fn of(why: &io::Error) -> Option<NotRegular> {
         why.get_ref()?.downcast_ref().copied()
     }
@@ -147,8 +146,8 @@ impl From<NotRegular> for io::Error {
     }
 }
 
-/// Returns true if a file could not be read because of its path, so that another path would help. Other
-/// errors are the system's.
+/// Returns true if a file could not be read because of its path, so that another path would help. For any
+/// other error, the function returns false, because the system is at fault.
 pub fn is_bad_path(why: &io::Error) -> bool {
     use io::ErrorKind::{IsADirectory, NotADirectory, NotFound, PermissionDenied};
     let leads_nowhere =
@@ -169,7 +168,7 @@ pub fn open_regular(at: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Resul
     opened(at, path, flags)
 }
 
-/// Opens a regular file that a user gives by name, as [`open_regular`] does. The name may be that of a link,
+/// Opens a regular file that a user gives by name, as [`open_regular`] does. The name may be a link's name,
 /// because the user decides where the name leads.
 ///
 /// # Errors
@@ -234,8 +233,8 @@ impl Folder {
     }
 
     /// Opens an existing directory. Returns `None` if no file has the path. The directory must belong to this
-    /// user, and so must a link to the directory: any other owner could exchange and read the files that are
-    /// written.
+    /// user. A link to the directory must also belong to this user. Any other owner could exchange and read
+    /// the files that are written.
     ///
     /// # Errors
     /// If the directory is another user's, is no directory, or cannot be opened.
@@ -447,8 +446,8 @@ impl Folder {
     /// # Errors
     /// If the call cannot tell, as on a file system without locks.
     pub fn is_locked(&self) -> io::Result<bool> {
-        // The test opens the directory anew, because the test's lock then ends when the new descriptor is
-        // closed.
+        // This function opens the directory anew, so that the lock that it takes ends with the new
+        // descriptor.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = retry(|| openat(&self.fd, ".", flags, Mode::empty()))?;
         match retry(|| flock(&folder, FlockOperation::NonBlockingLockExclusive)) {

@@ -71,9 +71,9 @@ pub(crate) fn map(folder: &Folder, frequency: u64) -> Result<Option<Map>, Error>
 pub(crate) struct Reading {
     /// CLOCK_MONOTONIC_RAW, nanoseconds
     pub raw: u64,
-    /// Ticks of the counter in the middle between the two readings that enclose the reading of the clock
+    /// Ticks of the counter in the middle between the two readings that enclose the reading of the clock.
     pub ticks: u64,
-    /// Ticks between the counter's readings before and after the reading of the clock
+    /// Ticks between the counter's readings before and after the reading of the clock.
     pub width: u64,
 }
 

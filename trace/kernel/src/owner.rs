@@ -14,7 +14,7 @@ const PREFIX: &str = "hypertrace";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     pid: u32,
-    /// Time at which the process started, in clock ticks since the boot (field 22 of `/proc/PID/stat`)
+    /// Time at which the process started, in clock ticks since the boot (field 22 of `/proc/PID/stat`).
     start: u64,
     /// Number of the recording among the recordings of the process.
     serial: u32,

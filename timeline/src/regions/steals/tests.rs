@@ -98,8 +98,9 @@ proptest! {
         // the theft, whether the CPU then adds the taken time to its counter, and whether the recorder then
         // reads the counter.
         turns in prop::collection::vec((1..9u64, 1..30u64, any::<bool>(), any::<bool>()), 1..30),
-        // A region lasts from the begin of one theft to the end of the same or a later theft. The two numbers
-        // are the thefts between the previous region and this region, and the thefts in this region.
+        // A region lasts from the begin of one theft to the end of the same or a later theft. The first
+        // number counts the thefts between the previous region and this region. The second number counts the
+        // thefts in this region.
         regions in prop::collection::vec((0..4usize, 1..4usize), 1..6),
         joins in any::<bool>(),
     ) {
