@@ -544,8 +544,8 @@ impl Folder {
         }
     }
 
-    /// Renames an entry of this directory. If an entry with the new name exists, the renamed entry replaces
-    /// this entry.
+    /// Renames an entry of this directory. If another entry already has the new name, the renamed entry
+    /// replaces the other entry.
     pub fn rename(&self, from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) -> io::Result<()> {
         retry(|| renameat(&self.fd, from.as_ref(), &self.fd, to.as_ref()))
     }
@@ -641,8 +641,8 @@ impl Folder {
     }
 }
 
-/// A path that may have been free at some instant. If the path was free, the owner of this value can later
-/// remove a directory that has been made at the path.
+/// A path, and whether the path was free when [`Missing::look`] was called. If the path was free, the owner
+/// of this value can later remove a directory that has been made at the path.
 #[derive(Debug)]
 pub struct Missing(Option<(Folder, OsString)>);
 

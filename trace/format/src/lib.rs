@@ -18,8 +18,8 @@
 //! number        numbers in messages
 //! ```
 //!
-//! `docs/session.md` describes the files. This crate has the types of these files, and does not check their
-//! values: a session's reader does. But [`ring_page`] parses and checks pages of a kernel's ring buffer.
+//! `docs/session.md` describes the files. This crate has the types of these files, and leaves the checks of
+//! the values to a session's reader. But [`ring_page`] parses and checks pages of a kernel's ring buffer.
 #![warn(missing_debug_implementations)]
 
 pub mod classes;

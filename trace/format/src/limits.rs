@@ -30,10 +30,11 @@ pub const MAX_CLIENT_SCHEMAS: usize = hypertrace_abi::schema::MAX_SCHEMAS;
 /// Size of a class in `classes.jsonl` without its text, in bytes.
 pub const CLASS_BYTES: usize = 128;
 
-/// Number of files that one source may begin in a clock epoch because its holder or its clock changed, so
-/// that a hostile guest cannot fill the folder with files. After this number of files, later events of the
-/// source go to the open file, and their timestamps are clamped to the times that this file allows. In each
-/// epoch that the VMM begins, the source may begin the same number of files again.
+/// Number of files that one source may begin in a clock epoch. A source begins a file if the source's holder
+/// or clock changes. Because of this limit, a hostile guest cannot fill the folder with files. After this
+/// number of files, later events of the source go to the open file, and their timestamps are clamped to the
+/// times that this file allows. In each epoch that the VMM begins, the source may begin the same number of
+/// files again.
 pub const MAX_RESTARTS: u32 = 64;
 
 /// Number of guest generations in a session that may each begin [`MAX_RESTARTS`] files. Because of this
@@ -69,6 +70,6 @@ pub const MAX_CLASSES_BYTES: u64 =
         as u64;
 /// Maximum size of the metadata in bytes. The metadata needs the size of
 /// [`classes.jsonl`](MAX_CLASSES_BYTES), and 8 KiB for each clock, because the stream class of the clock
-/// repeats the reserved event classes. The limit is twice this sum, because gaps keep each block from
-/// crossing a page.
+/// repeats the reserved event classes. The limit is twice this sum, because the metadata has gaps, so that no
+/// block crosses a page.
 pub const MAX_METADATA: u64 = 2 * (MAX_CLASSES_BYTES + MAX_SESSION_CLOCKS as u64 * 8192);

@@ -13,7 +13,7 @@ pub fn grouped(n: u64) -> String {
     out
 }
 
-/// Formats a number of things, with the noun of one: `1 event`, `2,000 events`.
+/// Formats a number of things, such as `1 event` or `2,000 events`. `one` is the noun for one thing.
 pub fn counted(n: u64, one: &str) -> String {
     match n {
         1 => format!("1 {one}"),

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::Read;
 
-/// Maximum sizes in bytes: first of a command line, second of any other text.
+/// Maximum size of a command line in bytes, and maximum size of any other text in bytes.
 const MAX: (u64, u64) = (4096, 256);
 
 /// The process and the machine that recorded a session. The process chose these texts: escape them.

@@ -43,7 +43,7 @@ pub struct PacketHeader {
     pub magic: u32,
     /// UUID of the session.
     pub uuid: [u8; 16],
-    /// Number of the stream class and of its clock.
+    /// Number of the stream class. The stream class's clock has the same number.
     pub stream_id: u32,
     /// Time of the first event, in ticks of the class's clock. In a packet without events, the time of the
     /// last event before the packet.
@@ -67,7 +67,8 @@ pub struct PacketHeader {
     pub client: u32,
     /// Clock epoch.
     pub epoch: u32,
-    /// Number of this stream's events until the end of this packet that passed the mask, but were not wanted.
+    /// Number of this stream's events until the end of this packet that passed the mask but were wanted by no
+    /// trace.
     pub events_filtered: u64,
     /// Number of this stream's guest faults until the end of this packet.
     pub faults: u64,

@@ -36,8 +36,8 @@ impl Pattern {
 pub fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
     let (mut p, mut n) = (0, 0);
-    // The positions in the pattern and in the name at which matching continues if the text after the last
-    // star does not fit.
+    // If the text after the last star does not fit, matching continues at these positions in the pattern and
+    // in the name.
     let mut star = None;
     while n < name.len() {
         if pattern.get(p) == Some(&b'*') {

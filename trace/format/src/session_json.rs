@@ -78,7 +78,7 @@ pub struct SessionJson {
     /// Counters of the device. The VMM gives their values.
     #[serde(default)]
     pub device: BTreeMap<String, u64>,
-    /// True if the owner of the session ended it.
+    /// True if the session's owner ended the session.
     pub finished: bool,
 }
 
@@ -89,8 +89,8 @@ pub struct ClockJson {
     pub id: u32,
     /// Domain of the producers that stamp with this clock.
     pub domain: Domain,
-    /// Kind of the counter: `tsc`, `cntvct` (AArch64), `monotonic_raw`, or `counter` (another one, or
-    /// unknown).
+    /// Kind of the counter: `tsc`, `cntvct` (AArch64), `monotonic_raw`, or `counter` (any other kind, or an
+    /// unknown kind).
     pub kind: String,
     /// Clock epoch.
     pub epoch: u32,

@@ -15,9 +15,10 @@ pub const MAX_TSCS: usize = 1 << 12;
 /// TSCs.
 pub const MAX_TSCS_OF_VM: usize = 1 << 8;
 
-/// Ids of sections, of the options that hold the offsets of sections, and of options without a section.
+/// Ids of sections and options. An option with the id of a section holds the section's offset. Any other
+/// option has no section.
 pub mod id {
-    /// Id of a section that holds options, and of the option that ends such a section.
+    /// Id of a section that holds options. The option that ends such a section has the same id.
     pub const OPTIONS: u16 = 0;
     /// Difference between Unix time and the trace's clock in microseconds, as a text.
     pub const DATE: u16 = 1;

@@ -22,9 +22,9 @@ pub fn quoted(text: &str) -> String {
     out + "\""
 }
 
-/// Returns the name, made unique by a final underscore, or by a final underscore and a number, if need be.
-/// Readers remove one underscore from the front of each name, and refuse a name that then equals an earlier
-/// name. `ahead` has the names of the fields that follow.
+/// Returns the name. If the name is not free, a final underscore, or a final underscore and a number, makes
+/// the name unique. Readers remove one underscore from the front of each name, and refuse a name that then
+/// equals an earlier name. `ahead` has the names of the fields that follow.
 pub fn free_name<T>(name: String, taken: &mut BTreeSet<String>, ahead: &[(String, T)]) -> String {
     let shown = |name: &str| name.strip_prefix('_').unwrap_or(name).to_owned();
     let is_free =

@@ -71,7 +71,7 @@ struct CpuPages {
     page: Vec<u8>,
     /// Locations of the pieces of the pages. The page that is arriving comes last.
     runs: Vec<Run>,
-    /// Numbers of whole pages, and of the events on these pages.
+    /// Number of whole pages, and number of the events on these pages.
     pages: u32,
     events: u64,
     /// True if pages are missing before the page that is arriving.
@@ -241,7 +241,7 @@ impl CpuPages {
             self.number = Some(number);
         }
         // If a piece of a page is missing or is shorter than `PIECE`, the later pieces of the page are
-        // ignored, and the page is not whole at its end. Shorter pieces would need more locations.
+        // ignored, so the page never becomes whole. Shorter pieces would need more locations.
         let len = piece.bytes.len();
         if at != self.page.len() || at % PIECE != 0 || len > PIECE || len == 0 {
             return is_whole;
@@ -293,7 +293,7 @@ impl CpuPages {
 }
 
 impl Run {
-    /// Returns the distance at which another piece at `location` belongs to this run.
+    /// If a next piece at `location` belongs to this run, returns the distance between the pieces of the run.
     fn step_to(&self, location: PieceLocation) -> Option<u32> {
         let pieces = u64::from(self.len) / PIECE as u64;
         let distance = location.at.checked_sub(self.at)?;
@@ -334,8 +334,8 @@ impl GuestFile {
         (self.head, self.tail) = (Vec::new(), Vec::new());
     }
 
-    /// Fills `bytes` with the file's bytes from an offset to the file's end at most. Returns the number of
-    /// filled bytes. `read` reads a piece of a page from its location.
+    /// Fills `bytes` with the file's bytes from the offset `at` on. Returns the number of filled bytes, which
+    /// is smaller than `bytes` only at the file's end. `read` reads a piece of a page from its location.
     ///
     /// # Errors
     /// The errors of `read`.

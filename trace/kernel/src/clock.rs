@@ -47,7 +47,7 @@ impl Clock {
 /// Name of the file with readings of both clocks, in a recording by perf.
 pub(crate) const FILE: &str = "clock";
 
-/// Maximum size of the used readings in bytes: suffices for 12 hours with two readings a second.
+/// Maximum size of the used readings in bytes. This size suffices for 12 hours with two readings a second.
 const MAX: usize = 2 << 20;
 
 /// Returns the map from the readings in a recording's folder, or `None` if there are no readings.

@@ -186,10 +186,10 @@ pub(crate) fn complete(
     Ok(Some(summary))
 }
 
-/// Copies the events that were asked for and that a recording in progress has moved to the disk so far, as a
-/// file like the one that the recording's end makes. Returns false if there is nothing to copy: the recording
-/// has not begun or has ended, or perf records. [`Config::is_live`](crate::Config::is_live) keeps the copies
-/// new.
+/// Copies a recording in progress to a file with the format of a completed recording. The copy has the events
+/// that the caller of the recording has chosen, as far as the recorder has moved these events to the disk.
+/// [`Config::is_live`](crate::Config::is_live) makes the recorder move events early. Returns false if there
+/// is nothing to copy: the recording has not begun or has ended, or perf records.
 ///
 /// # Errors
 /// If the recording's files cannot be read, for instance because the recording ends meanwhile, or if the copy
@@ -242,7 +242,7 @@ pub(crate) fn readings_map(json: &RecordingJson, end: &EndJson, frequency: u64) 
     Map::new(&readings, frequency).filter(|_| json.clock == Clock::MonotonicRaw)
 }
 
-/// Returns the data from which the end of a recording's file is made.
+/// Returns the facts for the last part of a recording's file.
 pub(crate) fn ending(json: RecordingJson, end: EndJson, known: Known<'_>) -> Ending {
     let mut all = Names::default();
     for lines in [&json.names, &end.names, &known.names] {
@@ -311,7 +311,8 @@ impl Ending {
                 events: events.values().sum(),
                 overwritten: sum(&|s| s.overwritten()),
                 unwritten: sum(&|s| s.readable().saturating_sub(events_of(s.cpu))),
-                // The ring of a killed recorder by perf has ended, and the ring's counts are lost.
+                // If a recorder that used perf was killed, its ring is gone, and so the ring's counts of
+                // losses are unknown.
                 losses_known: !stats.is_empty(),
             }
         });

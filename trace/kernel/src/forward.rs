@@ -36,8 +36,8 @@ const MAX_PAGES: u32 = 4096;
 /// kernel's counters show that all events were read.
 const LAST_READS: u32 = 8;
 
-/// Directory in the note of an instance. A recording for a host has no directory, but a note must name some
-/// directory.
+/// Directory that the note of an instance names. A recording for a host has no directory, but a note must
+/// name some directory.
 const NO_DIRECTORY: &str = "/run/hypertrace/for-the-host";
 
 /// Part of a file of a guest's recording.

@@ -22,14 +22,15 @@ pub struct GuestRecordings {
     /// Recordings whose pieces are still arriving, by clock and number.
     coming: BTreeMap<(u32, u64), Assembly>,
     lease: u64,
-    /// Numbers of small pages for which there is still room: first in this lease, second in later leases.
+    /// Number of small pages for which this lease still has room, and number of small pages for which all
+    /// later leases together still have room.
     small: (u32, u32),
     ended: usize,
     found: GuestFiles,
 }
 
-/// The files of the recordings that have ended since the last call, and the reasons why other recordings are
-/// no files.
+/// The files of the recordings that have ended since the last call, and the reasons why other recordings have
+/// not become files.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct GuestFiles {

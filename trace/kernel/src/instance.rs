@@ -301,8 +301,8 @@ impl Instance {
         let Instance { root, dir, name } = self;
         drop(dir);
         let instances = root.dir("instances")?;
-        // If another process reads the instance, the instance is busy, for tens of milliseconds if this
-        // process only lists the directory.
+        // The instance is busy while another process uses the instance. A process that only lists the
+        // instance's directory needs tens of milliseconds.
         for _ in 0..50 {
             match instances.remove(&name) {
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
@@ -316,8 +316,8 @@ impl Instance {
     }
 }
 
-/// Returns each line `SYSTEM:EVENT` whose system and event match the system and the event of a name with `*`
-/// and `?`.
+/// Returns the lines `SYSTEM:EVENT` that match `wanted`. The system and the event of `wanted` are patterns
+/// with `*` and `?`.
 fn fitting(available: &str, wanted: &str) -> Vec<String> {
     let Some((system, name)) = wanted.split_once(':') else { return Vec::new() };
     let is_meant = |event: &&str| {

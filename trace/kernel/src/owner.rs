@@ -41,7 +41,7 @@ impl Owner {
         parts.next().is_none().then_some(owner)
     }
 
-    /// Returns true if the process has ended, or false if that cannot be known.
+    /// Returns true if the process is known to have ended.
     pub fn is_gone(&self) -> bool {
         start(&self.pid.to_string()).is_ok_and(|start| start != Some(self.start))
     }

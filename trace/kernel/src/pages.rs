@@ -27,8 +27,9 @@ const MAX_SPLICES: u32 = 64;
 /// Time between passes if somebody reads the recording while it goes on.
 const LIVE_PERIOD: Duration = Duration::from_millis(100);
 
-/// Maximum number of parts of pages that such a pass copies for one CPU: the rest of a page that has become
-/// full meanwhile, and the events of the next page.
+/// Maximum number of parts of pages that a pass copies for one CPU if somebody reads the recording while it
+/// goes on. The first part is the rest of a page that has become full meanwhile. The second part is the
+/// events of the next page.
 const MAX_PARTS: u32 = 2;
 
 /// Time until the next try after a failed write.

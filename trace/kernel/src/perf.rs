@@ -166,8 +166,8 @@ fn refused(thread: u32, error: &std::io::Error) -> Error {
     Error::Perf { thread, why: format!("{error}: {help}") }
 }
 
-/// Returns the remedy for a refusal of the kernel that this user's rights cause. The remedy depends on the
-/// value of `kernel.perf_event_paranoid`.
+/// If the kernel refuses because this user lacks a right, returns the remedy. The remedy depends on the value
+/// of `kernel.perf_event_paranoid`.
 fn help(paranoid: &str) -> String {
     if paranoid.parse::<i32>().is_ok_and(|level| level > 2) {
         format!(

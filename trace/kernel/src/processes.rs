@@ -19,8 +19,7 @@ pub(crate) struct Processes {
 impl Processes {
     /// Opens processes by their numbers.
     ///
-    /// # Errors
-    /// If one of the numbers is the number of no process, or of a process that has ended.
+    /// # Errors If no process has one of the numbers, or if a process has ended.
     pub fn open(pids: &[u32]) -> Result<Processes, Error> {
         let open = |pid: u32| {
             let none = Error::NoProcess(pid);
@@ -30,8 +29,8 @@ impl Processes {
             match pidfd_open(id, PidfdFlags::empty()).map_err(io::Error::from) {
                 Ok(fd) if has_ended(&fd) => Err(none),
                 Ok(fd) => Ok(fd),
-                // The kernel returns ESRCH if the number is free, and another of these errors if the number
-                // is a thread's.
+                // The kernel returns ESRCH if no process has the number, and EINVAL or ENOENT if the number
+                // belongs to a thread.
                 Err(e)
                     if matches!(
                         e.raw_os_error(),

@@ -49,10 +49,10 @@ pub struct Config {
     /// Processes whose threads are recorded. The recording includes the threads and processes that these
     /// threads start. An empty list stands for all threads of the machine.
     pub pids: Vec<u32>,
-    /// True to leave out the second buffer of the file, `cpus`. This buffer has the events of all threads of
-    /// the machine that tell which thread each CPU has, and what woke the thread. So the buffer has the names
-    /// of other processes, too. A recording without this buffer does not show which thread delayed another
-    /// thread. If `pids` and `events` are empty, the first buffer has these events.
+    /// True to leave out the second buffer of the file, `cpus`. This buffer has events of all threads of the
+    /// machine. The events tell which thread each CPU has, and what woke the thread. So the buffer has the
+    /// names of other processes, too. A recording without this buffer does not show which thread delayed
+    /// another thread. If `pids` and `events` are empty, the first buffer has these events.
     pub own_only: bool,
     /// True to move pages to the disk before they are full, so that [`copy`](crate::copy) has events that are
     /// at most some 100 ms old. The file gets larger.
@@ -116,7 +116,7 @@ enum By {
 
 impl Recording {
     /// Starts a recording. If the kernel's trace cannot be used, the recording has only scheduling, by perf.
-    /// A recording by perf needs a configuration that names processes, and neither events nor a size of the
+    /// For a recording by perf, the configuration must name processes, but no events and no size of the
     /// buffers.
     ///
     /// # Errors
@@ -322,8 +322,8 @@ fn prepare(
         instance.leave_out(drain.tid)?;
         instance.switch(true)?;
     } else {
-        // The identity needs only the present threads, because an event tells of each thread that these
-        // threads start later.
+        // The identity needs only the threads that exist now, because an event tells of each thread that
+        // these threads start later.
         instance.switch(true)?;
         state.set_threads(instance.followed()?)?;
     }
@@ -363,7 +363,7 @@ pub(crate) fn json(owner: &Owner, source: Source, cpus: Vec<u32>, pids: &[u32]) 
         stolen_ms: stolen_ms(),
         cpus,
         names: names.to_lines(),
-        // The threads are noted later.
+        // [`State::set_threads`] adds the threads later.
         threads: (source == Source::Tracefs && !pids.is_empty()).then(Vec::new),
         system: None,
         has_cpus: false,

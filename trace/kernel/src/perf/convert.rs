@@ -18,8 +18,8 @@ use std::os::fd::OwnedFd;
 const SWITCH_OUT: u16 = 1;
 const SWITCH_IN: u16 = 2;
 
-/// Flags of a page: events are missing before the page, and the number of missing events stands after the
-/// page's events.
+/// Two flags of a page. The first flag says that events are missing before the page. The second flag says
+/// that the number of the missing events stands after the page's events.
 const MISSED: u64 = 1 << 31 | 1 << 30;
 
 /// Maximum size of one read from a file of records, in bytes.
@@ -80,7 +80,7 @@ pub(super) fn description(page_size: u32) -> Description {
     }
 }
 
-/// Facts that the records of the CPUs hold and the pages lack.
+/// Facts from the records of the CPUs for which the pages have no place.
 #[derive(Debug, Default)]
 pub(crate) struct Converted {
     /// Names of threads.

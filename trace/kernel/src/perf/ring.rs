@@ -60,7 +60,7 @@ const USE_CLOCKID: u64 = 1 << 25;
 const CONTEXT_SWITCH: u64 = 1 << 26;
 
 const PERF_FLAG_FD_CLOEXEC: u64 = 1 << 3;
-/// _IO('$', 1), _IO('$', 5)
+/// `_IO('$', 1)` and `_IO('$', 5)` in linux/perf_event.h.
 const PERF_EVENT_IOC_DISABLE: libc::c_ulong = 0x2401;
 const PERF_EVENT_IOC_SET_OUTPUT: libc::c_ulong = 0x2405;
 
@@ -81,8 +81,8 @@ fn attributes(flags: u64) -> Attributes {
 /// Opens an event of a thread (0 for the calling thread) on a CPU.
 fn open(attributes: &Attributes, thread: u32, cpu: u32) -> io::Result<OwnedFd> {
     let number = |n: u32| i32::try_from(n).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH));
-    // SAFETY: the kernel reads `size` bytes of the attributes, which is the whole size of the attributes, and
-    // writes nothing.
+    // SAFETY: the kernel reads `size` bytes, which is the whole size of the attributes. The kernel writes
+    // nothing.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
@@ -101,7 +101,7 @@ fn open(attributes: &Attributes, thread: u32, cpu: u32) -> io::Result<OwnedFd> {
 }
 
 /// A perf event of one thread and of all threads and processes that the thread starts. The kernel records
-/// this event as long as its descriptor is open.
+/// this event as long as the event's descriptor is open.
 #[derive(Debug)]
 pub(super) struct Event {
     fd: OwnedFd,
