@@ -10,9 +10,9 @@ pub const CLIENT_BYTES: usize = 16 << 10;
 /// Maximum size of the descriptions of the host's own events, in bytes.
 pub const HOST_BYTES: usize = 8 << 20;
 
-/// Maximum number of bytes that the session writes per second to replace `session.json`, and also the
-/// metadata if the maps of the clocks change. The session replaces the files once a second, or less often if
-/// the files have more bytes than this number.
+/// Maximum number of bytes per second that the session writes to replace files: `session.json`, and also the
+/// metadata if the maps of the clocks change. The session replaces these files once a second, or less often
+/// if the files have more bytes than this number.
 pub const ACCOUNT_BYTES_PER_SECOND: u64 = 1 << 20;
 
 /// Maximum number of clocks in an epoch, the host's clock included. Without this limit, a hostile guest could
@@ -32,21 +32,21 @@ pub const CLASS_BYTES: usize = 128;
 
 /// Number of files that one source may begin in a clock epoch. A source begins a file if the source's holder
 /// or clock changes. Because of this limit, a hostile guest cannot fill the folder with files. After this
-/// number of files, later events of the source go to the open file, and their timestamps are clamped to the
-/// times that this file allows. In each epoch that the VMM begins, the source may begin the same number of
-/// files again.
+/// number of files, later events of the source go to the file that is open, with timestamps clamped to the
+/// range of this file. In each epoch that the VMM begins, the source may begin the same number of files
+/// again.
 pub const MAX_RESTARTS: u32 = 64;
 
-/// Number of guest generations in a session that may each begin [`MAX_RESTARTS`] files. Because of this
-/// limit, a guest that resets itself in a loop cannot fill the folder with files. Each later generation may
-/// begin one file, as long as the session may begin [clocks](MAX_SESSION_CLOCKS).
+/// Number of a session's guest generations that may begin [`MAX_RESTARTS`] files each. Because of this limit,
+/// a guest that resets itself in a loop cannot fill the folder with files. Each later generation may begin
+/// one file, as long as the session may begin [clocks](MAX_SESSION_CLOCKS).
 pub const MAX_GENERATIONS: u32 = 64;
 
 /// Maximum number of clients of a device (`hypertrace_abi::layout::Geometry::check`).
 pub const MAX_CLIENTS: u32 = 1024;
 
-/// Maximum of a count of lost events. Readers of CTF take a count of all ones as "not known", while a Python
-/// program takes all ones as a large number.
+/// Maximum of a count of lost events. The maximum excludes a count whose bits are all 1: readers of CTF take
+/// this count as "not known", while a Python program takes this count as a large number.
 pub const MAX_LOST: u64 = i64::MAX as u64;
 
 /// Maximum number of event classes in a session: as many as the budget can pay for.

@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 
 /// The file's name in a session's directory.
 pub const FILE: &str = "session.json";
-/// Name of a folder in a session's directory. The folder is a session of its own, which holds the recovered
-/// part of the outer session after the process of the outer session was killed.
+/// Name of a folder in a session's directory. If the process of the outer session was killed, this folder
+/// holds the recovered part of the outer session. The folder is a session of its own.
 pub const RECOVERED: &str = "recovered";
 /// Name of a folder in a session's directory. The folder holds the recording of the host's kernel until the
 /// recording ends.

@@ -4,8 +4,9 @@
 /// The file's first bytes, before its version.
 pub const MAGIC: &[u8; 10] = b"\x17\x08\x44tracing";
 
-/// Maximum number of intervals in which a hypervisor took CPU time: the sum of a recording's intervals over
-/// all counters. A machine has fewer CPUs than this number, so each CPU's counter can have an interval.
+/// Maximum number of a recording's intervals in which a hypervisor took CPU time. The intervals of all
+/// counters count together. A machine has fewer CPUs than this number, so the counter of each CPU can have at
+/// least one interval.
 pub const MAX_STEALS: usize = 1 << 15;
 
 /// Maximum number of VMs' TSCs that a recording of a host's kernel lists.

@@ -28,7 +28,7 @@ impl GuestTsc {
     }
 }
 
-/// A TSC in one epoch, in the form in which `session.json` holds the VMM's description.
+/// A TSC in one epoch. `session.json` holds the VMM's description of a TSC in this form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestTscJson {
     /// Clock epoch.

@@ -75,8 +75,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns true if the error is the machine's, and not the directory's: this machine's kernel does not
-    /// let this user record, or has no such source of events.
+    /// Returns true if the machine is the reason of the error, and not the directory: the machine's kernel
+    /// does not let this user record, or lacks the source of events.
     pub fn is_of_machine(&self) -> bool {
         matches!(
             self,

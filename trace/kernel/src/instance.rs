@@ -159,8 +159,8 @@ impl Instance {
         self.set_clock(Clock::OWN)?;
         self.dir.set("buffer_size_kb", &buffer_kib.to_string())?;
         self.dir.set("options/event-fork", "1")?;
-        // In a full buffer, the kernel overwrites the oldest events. The page after the missing events has a
-        // flag, and all later pages are newer.
+        // In a full buffer, the kernel overwrites the oldest events. So events are missing before the oldest
+        // page that is left, and a flag in this page says so.
         self.dir.set("options/overwrite", "1")?;
         // Older kernels lack this setting. Such a kernel wakes the reader when the first page is full.
         let _ = self.dir.set("buffer_percent", WAKE_AT);

@@ -1,8 +1,8 @@
 //! Moves the buffers of all CPUs to files.
 //!
 //! Full pages move through a pipe without a copy in this process. A page that is still being filled cannot
-//! move. Such a page is copied at the end, or before the end if somebody reads the recording while it goes
-//! on.
+//! move. Such a page is copied at the end, or before the end if the recording is live. Somebody reads a live
+//! recording before the end.
 
 use crate::error::Error;
 use crate::instance::Instance;
@@ -24,12 +24,11 @@ const PIPE: usize = 1 << 20;
 /// Maximum number of splices for one CPU in a pass, so that a busy CPU does not hold up the other CPUs.
 const MAX_SPLICES: u32 = 64;
 
-/// Time between passes if somebody reads the recording while it goes on.
+/// Time between passes in a live recording.
 const LIVE_PERIOD: Duration = Duration::from_millis(100);
 
-/// Maximum number of parts of pages that a pass copies for one CPU if somebody reads the recording while it
-/// goes on. The first part is the rest of a page that has become full meanwhile. The second part is the
-/// events of the next page.
+/// Maximum number of parts of pages that a pass copies for one CPU in a live recording. The first part is the
+/// rest of a page that has become full meanwhile. The second part is the events of the next page.
 const MAX_PARTS: u32 = 2;
 
 /// Time until the next try after a failed write.
@@ -105,8 +104,8 @@ impl Buffers {
     /// events.
     fn pass(&mut self, is_live: bool) -> bool {
         let parts = if is_live { MAX_PARTS } else { 0 };
-        // A copy of a recording in progress has only the events that the caller has chosen, so copied parts
-        // of the other buffer's pages would only fill the disk.
+        // The reader of a live recording gets only the events that the caller has chosen, so copied parts of
+        // pages of the buffer `cpus` would only fill the disk.
         let moved = self.try_pass().and_then(|()| self.parts(parts, &[Buffer::Asked]));
         let is_moved = moved.is_ok();
         if let Err(error) = moved {

@@ -143,8 +143,8 @@ impl Perf {
         }
         let mut writer = worker.stop()?;
         writer.pass();
-        // In the ring, the kernel reports losses only before a later record. So only these counts tell the
-        // losses after the last record.
+        // In the ring, the kernel reports a loss only before a later record. So only the counts in `lost`
+        // include the losses after the last record.
         let stats = |(cpu, lost): (u32, Option<u64>)| {
             Some(Stats { cpu, text: format!("entries: 0\noverrun: {}\n", lost?) })
         };

@@ -152,7 +152,8 @@ impl Recording {
         }
     }
 
-    /// Returns the running recording. Only [`finish`](Self::finish) and the drop take this value away.
+    /// Returns the running recording. A recording lacks this value only after [`finish`](Self::finish) or the
+    /// drop.
     fn running(&self) -> &Running {
         self.0.as_ref().expect("a recording that has not ended")
     }

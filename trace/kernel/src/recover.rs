@@ -63,8 +63,8 @@ pub fn is_incomplete(dir: &Path) -> bool {
 
 /// Completes the recordings of all killed processes of this user, and removes their instances.
 pub fn sweep() -> Vec<Recovered> {
-    // Without tracefs, this process can remove no instances. Besides, the processes of the notes may be
-    // outside of this PID namespace, so nobody knows which of the processes have ended.
+    // Without tracefs, this process can remove no instances. Besides, the notes may name processes outside of
+    // this PID namespace, so nobody knows which of these processes have ended.
     let Ok(root) = tracefs::find() else { return Vec::new() };
     registry::orphans().iter().filter_map(|name| one(&root, name)).collect()
 }
