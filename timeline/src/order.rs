@@ -86,8 +86,8 @@ impl<T> Order<T> {
         self.held.insert((time, self.entries), Held { bytes, entry });
     }
 
-    /// Takes the first entry, if the entry need not wait any more. An entry need not wait if its time is at
-    /// most `until`, or if too many entries wait.
+    /// Removes and returns the first entry, if the entry need not wait any more. An entry need not wait if
+    /// its time is at most `until`, or if too many entries wait.
     pub fn pop(&mut self, until: i64) -> Option<T> {
         let first = self.held.first_entry()?;
         let (time, _) = *first.key();

@@ -29,49 +29,49 @@ pub enum ValueRef<'a> {
     Name(Name<'a>),
 }
 
-/// Takes a value, with a method for each type. If a writer does not define the method for a type, `put` gets
-/// values of this type as texts.
+/// Writes values, with a method for each type. If a writer does not define the method for a type, `put`
+/// writes values of this type as texts.
 pub trait ValueWriter {
     /// Texts that stand before and after the numbers of an array.
     const BRACKETS: [&'static str; 2] = ["[", "]"];
 
-    /// Takes a text of printable ASCII that needs no escapes.
+    /// Writes a text of printable ASCII, which needs no escapes.
     fn put(&mut self, text: &str);
 
-    /// Takes bytes of a text: see [`ValueRef::Str`].
+    /// Writes a text of any bytes: see [`ValueRef::Str`].
     fn text(&mut self, bytes: &[u8]);
 
-    /// Takes a name.
+    /// Writes a name.
     fn name(&mut self, name: &Name<'_>) {
         self.text(name.to_string().as_bytes());
     }
 
-    /// Takes a number.
+    /// Writes a number.
     fn unsigned(&mut self, number: u64) {
         self.put(itoa::Buffer::new().format(number));
     }
 
-    /// Takes a number with a sign.
+    /// Writes a number with a sign.
     fn signed(&mut self, number: i64) {
         self.put(itoa::Buffer::new().format(number));
     }
 
-    /// Takes a number that reports show in hexadecimal.
+    /// Writes a number that reports show in hexadecimal.
     fn hex(&mut self, number: u64) {
         self.unsigned(number);
     }
 
-    /// Takes a number with a fraction.
+    /// Writes a number with a fraction.
     fn float(&mut self, number: f64) {
         self.put(&format!("{number:?}"));
     }
 
-    /// Takes true or false.
+    /// Writes true or false.
     fn bool(&mut self, is_true: bool) {
         self.put(if is_true { "true" } else { "false" });
     }
 
-    /// Takes an array.
+    /// Writes an array.
     fn array(&mut self, array: &Array<'_>) {
         let [before, after] = Self::BRACKETS;
         self.put(before);
@@ -231,7 +231,7 @@ pub(crate) enum Part<'a> {
 pub(crate) const MAX_NAME: usize = 256;
 
 impl<'a> Name<'a> {
-    /// Takes a text of printable ASCII.
+    /// Makes a name from a text of printable ASCII.
     pub(crate) const fn of(text: &'a str) -> Name<'a> {
         Name { first: Part::Text(text), second: None }
     }

@@ -266,7 +266,7 @@ impl Account {
         self.most = most;
     }
 
-    /// Takes the next mark.
+    /// Processes the next mark.
     pub fn mark(&mut self, time: i64, mark: Mark) {
         self.see(mark);
         if self.cpu == Cpu::On && matches!(mark, Mark::Interrupt | Mark::Other) {
@@ -333,7 +333,7 @@ impl Account {
         }
     }
 
-    /// Takes an event that is not KVM's, from a thread that is on its CPU.
+    /// Processes an event that is not KVM's. The thread has a CPU.
     fn other(&mut self, time: i64) {
         let is_own = self.own == Part::OnCpu;
         let ends_guest = self.exactness.exits && self.exactness.entries;
@@ -351,7 +351,8 @@ impl Account {
         (self.mode, self.begun, self.is_unproven) = (Some(Mode::Interrupt), time, true);
     }
 
-    /// Takes a guest's own event, whose time has a bound on its error; `None` if the bound is unknown.
+    /// Processes a guest's own event. `bound` is the bound on the error of the event's time; `None` if the
+    /// bound is unknown.
     pub fn guest(&mut self, time: i64, bound: Option<u64>) {
         if bound == Some(0) && self.cpu != Cpu::On {
             // Only a switch or an interrupt proves that the thread has a CPU again.
@@ -380,13 +381,14 @@ impl Account {
         self.mark(time, Mark::Guest);
     }
 
-    /// Takes the beginning of an exit, or a mark that says more about the exit.
+    /// Processes the beginning of an exit, or a mark that says more about the exit.
     pub fn exit(&mut self, time: i64, mark: Mark, reason: Reason) {
         self.reason = reason;
         self.mark(time, mark);
     }
 
-    /// Takes the VMM's event after an exit. The VMM's reason counts if the kernel's events tell no reason.
+    /// Processes the VMM's event after an exit. The VMM's reason counts if the kernel's events tell no
+    /// reason.
     pub fn vmm_exit(&mut self, time: i64, reason: impl FnOnce() -> Reason) {
         self.mark(time, Mark::Vmm);
         if self.reason == 0 {
@@ -654,7 +656,7 @@ impl Account {
 }
 
 impl Switches {
-    /// Takes a mark of a thread that was in the state `cpu` until then.
+    /// Counts a mark of a thread. Until the mark, the thread was in the state `cpu`.
     fn add(&mut self, mark: Mark, cpu: Cpu) {
         self.away += u64::from(matches!(mark, Mark::Out(_)));
         let is_off = matches!(cpu, Cpu::Out(_) | Cpu::Woken);

@@ -38,7 +38,7 @@ impl Region<'_> {
     }
 }
 
-/// Takes a region. The function returns true if it wants more regions.
+/// A function that gets each region. The function returns true if it wants more regions.
 type Each<'f, E> = &'f mut dyn FnMut(&Region<'_>) -> Result<bool, E>;
 
 /// Finds the event that begins each region, while the caller passes the events of the sessions in order of
@@ -71,8 +71,8 @@ impl<'a> Begins<'a> {
         }
     }
 
-    /// Takes the next event. Hands over all earlier regions whose events were not found, and then the region
-    /// that the event begins. Returns whether `each` wants more regions.
+    /// Processes the next event. Hands over all earlier regions whose events were not found, and then the
+    /// region that the event begins. Returns whether `each` wants more regions.
     ///
     /// # Errors
     /// Returns the error of `each` if `each` fails.

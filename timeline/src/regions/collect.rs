@@ -95,7 +95,7 @@ struct Pass<'a> {
     last_halt: LastHalt,
     /// Number of all threads' intervals that are kept.
     logged: usize,
-    /// Sink that takes the intervals. If there is a sink, intervals are not kept.
+    /// Sink that gets the intervals. If there is a sink, intervals are not kept.
     sink: Option<Sink<'a>>,
     /// Losses of each session.
     losses: Vec<Losses>,
@@ -321,7 +321,7 @@ impl<'a> Pass<'a> {
         self.hosts.iter().enumerate().map(of_session).collect()
     }
 
-    /// Takes an event of a session.
+    /// Processes an event of a session.
     fn event(&mut self, event: &EventRef<'_>) {
         let role = self.roles.get(event);
         let session = event.source.session;
@@ -411,7 +411,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Takes the intervals of a thread that are proven now, and divides the regions that ended before the end
+    /// Processes the intervals of a thread that are proven now. Divides the regions that ended before the end
     /// of these intervals.
     fn release(&mut self, session: usize, at: usize) {
         let Host { vcpus, threads, modes, .. } = &mut self.hosts[session];

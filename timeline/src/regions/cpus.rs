@@ -263,7 +263,7 @@ impl Cpus {
         (number < self.all.len()).then_some(number)
     }
 
-    /// Takes an event of a CPU. The thread `running` had the CPU.
+    /// Processes an event of a CPU. The thread `running` had the CPU.
     pub fn take(
         &mut self,
         (time, number, running): (i64, u32, u32),

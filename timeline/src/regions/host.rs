@@ -326,7 +326,7 @@ impl Host {
         Holder::new(client, leases)
     }
 
-    /// Takes all open regions.
+    /// Removes and returns all open regions.
     pub fn take_open(&mut self) -> Vec<Open> {
         let clients = self.clients.iter_mut().map(|client| &mut client.pairs);
         let all = clients.chain(self.vmm.values_mut()).chain([&mut self.of_any]);

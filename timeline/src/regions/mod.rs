@@ -268,7 +268,7 @@ pub struct ProvenVcpu {
     pub until_ns: Option<i64>,
 }
 
-/// Takes intervals.
+/// A function that gets each interval.
 type Sink<'a> = &'a mut dyn FnMut(&ThreadInterval<'_>);
 
 /// The regions of sessions.

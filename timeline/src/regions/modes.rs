@@ -25,7 +25,7 @@ pub(super) struct GuestModes {
 }
 
 impl GuestModes {
-    /// Takes the next proven interval of a thread. `is_merged`: whether the interval is the sum of several
+    /// Adds the next proven interval of a thread. `is_merged`: whether the interval is the sum of several
     /// intervals.
     pub fn take(&mut self, thread: usize, interval: &Interval, is_merged: bool) {
         match interval.part {

@@ -187,7 +187,7 @@ impl History {
         }
     }
 
-    /// Takes an event of a thread that has a CPU.
+    /// Processes an event of a thread that has a CPU.
     pub fn seen(&mut self, time: i64, cpu: u32, task: Task) {
         let last = self.threads.get(&task.tid()).and_then(|last| self.get(last.at));
         if task.tid() != 0 && !last.is_some_and(|record| record.kind.is_on()) {
@@ -195,13 +195,13 @@ impl History {
         }
     }
 
-    /// Takes a wake-up by a thread.
+    /// Processes a wake-up by a thread.
     pub fn woken(&mut self, time: i64, tid: u32, by: u32) {
         let at = self.threads.get(&by).map_or(NONE, |last| last.at);
         self.wake(time, tid, Kind::Woken(by, at));
     }
 
-    /// Takes a wake-up by something that is no thread.
+    /// Processes a wake-up by something else than a thread.
     pub fn woken_by(&mut self, time: i64, tid: u32, cause: CauseNumber) {
         self.wake(time, tid, Kind::WokenBy(cause));
     }
@@ -216,8 +216,8 @@ impl History {
         }
     }
 
-    /// Takes a new thread, before it is started. The new thread belongs to the process of the thread that
-    /// made it, or to a new process.
+    /// Processes the creation of a thread, which is not started yet. The new thread belongs to the process of
+    /// the thread that made it, or to a new process.
     pub fn made(&mut self, task: Task, is_of_process: bool, by: u32) {
         let of_maker = self.threads.get(&by).and_then(|last| last.process);
         let process = if is_of_process { of_maker } else { self.processes.start() };
@@ -226,7 +226,7 @@ impl History {
         self.threads.insert(task.tid(), Last { process, ..Last::new(task) });
     }
 
-    /// Takes the start of a thread by another thread.
+    /// Processes the start of a thread by another thread.
     pub fn started(&mut self, time: i64, task: Task, by: u32) {
         let at = self.threads.get(&by).map_or(NONE, |last| last.at);
         // The old entry goes, because another thread may have had the same number.
@@ -237,7 +237,7 @@ impl History {
         }
     }
 
-    /// Takes a thread whose process executes a new program. At this time, all other threads of the process
+    /// Notes that a thread's process executes a new program. At this time, all other threads of the process
     /// have ended.
     pub fn executed(&mut self, tid: u32) {
         if let Some(last) = self.threads.get_mut(&tid) {
@@ -245,7 +245,7 @@ impl History {
         }
     }
 
-    /// Notes that a thread, which has a CPU, takes a SIGKILL.
+    /// Notes that a thread takes a SIGKILL. The thread has a CPU at this time.
     pub fn killed(&mut self, time: i64, tid: u32) {
         if let Some(last) = self.threads.get_mut(&tid) {
             last.is_killed = true;
@@ -255,7 +255,7 @@ impl History {
         }
     }
 
-    /// Takes a SIGKILL that was sent to a thread, or to its process. `by` is the sender; `None`: an
+    /// Notes that a SIGKILL was sent to a thread, or to the thread's process. `by` is the sender; `None`: an
     /// interrupt.
     pub fn sent_kill(&mut self, time: i64, to: u32, by: Option<u32>) {
         let process = self.threads.get(&to).and_then(|last| last.process);
@@ -263,7 +263,7 @@ impl History {
         self.processes.sent(process, Beginner { tid: by, at, time }, self.first);
     }
 
-    /// Takes the end of a thread, which has a CPU.
+    /// Processes the end of a thread. The thread has a CPU until its end.
     pub fn ended(&mut self, time: i64, tid: u32) {
         if let Some(last) = self.threads.get(&tid).filter(|last| !last.is_killed) {
             let by = Beginner { tid: Some(tid), at: last.at, time };
@@ -271,7 +271,8 @@ impl History {
         }
     }
 
-    /// Notes that a thread, which has a CPU, ends, and that nothing says whether it was killed.
+    /// Processes the end of a thread. The thread has a CPU until its end. Nothing says whether the thread was
+    /// killed.
     fn ended_without_reason(&mut self, tid: u32) {
         let at = self.threads.get(&tid).and_then(|last| last.at.checked_sub(self.first));
         let record = at.and_then(|at| self.records.get_mut(usize::try_from(at).ok()?));

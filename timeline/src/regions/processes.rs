@@ -56,14 +56,14 @@ impl Processes {
         Some(self.last)
     }
 
-    /// Takes the end of a thread that took no SIGKILL.
+    /// Processes the end of a thread that took no SIGKILL.
     pub fn ended(&mut self, process: Number, by: Beginner, first: u64) {
         if let Some(end) = self.end(process, first) {
             end.ended = [Some(by), end.ended[0]];
         }
     }
 
-    /// Takes a SIGKILL that a thread sent to a process.
+    /// Processes a SIGKILL that a thread sent to a process.
     pub fn sent(&mut self, process: Number, by: Beginner, first: u64) {
         if let Some(end) = self.end(process, first) {
             end.sent = Some(by);

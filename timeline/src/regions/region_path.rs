@@ -65,7 +65,7 @@ impl Path {
         Path { is_walked: true, ..Path::new(false, None) }
     }
 
-    /// Takes the steps of the region's thread.
+    /// Sets the steps of the path, which come from the path of the region's thread.
     pub fn set_walked(&mut self, steps: Steps) {
         (self.steps, self.is_walked) = (steps, false);
     }
@@ -77,7 +77,7 @@ impl Path {
         path
     }
 
-    /// Takes the next time, from the end of the region back to its begin.
+    /// Adds the next time of the path. The path goes from the end of the region back to the region's begin.
     pub fn push(&mut self, timed: Timed) {
         match self.divided {
             Some(_) => self.stays.push(timed),

@@ -150,7 +150,7 @@ impl Parted {
         idle
     }
 
-    /// Takes the end of a poll. Returns whether the poll's time counts.
+    /// Processes the end of a poll. Returns whether the poll's time counts.
     pub fn leave(&mut self, place: Place, time: i64) -> bool {
         let Some(at) = self.inside.iter().position(|inside| *inside == place) else { return false };
         self.inside.swap_remove(at);
@@ -416,7 +416,7 @@ impl Spans {
         idle
     }
 
-    /// Takes the end of a poll of a span. Returns whether the poll's time counts.
+    /// Processes the end of a poll of a span. Returns whether the poll's time counts.
     pub fn leave(&mut self, key: Key, place: Place, time: i64) -> bool {
         self.turn(key, place, false);
         self.parted(key).is_some_and(|parted| parted.leave(place, time))

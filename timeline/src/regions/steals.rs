@@ -56,7 +56,8 @@ struct Taken {
 }
 
 impl Steals {
-    /// Takes the recordings that show the threads of each session.
+    /// Reads the counters of the sessions' machines. `recordings` has for each session the recordings that
+    /// show the session's threads.
     pub fn new(recordings: &[Vec<&KernelTrace>]) -> Steals {
         let machines = Vec::from_iter(recordings.iter().map(|all| Machine::new(all)));
         let are_known = machines.iter().any(|machine| machine.most.is_some());

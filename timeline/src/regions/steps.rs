@@ -120,8 +120,8 @@ pub(super) struct Timed {
 }
 
 impl Timed {
-    /// Takes the time between two times out of a stay. If the thread waited for a CPU in the stay, `cause` is
-    /// the thread that had the CPU.
+    /// Makes the part of a stay between two times. If the thread waited for a CPU in the stay, `cause` is the
+    /// thread that had the CPU.
     pub fn new(stay: &Stay, (from, to): (i64, i64), cause: CauseNumber) -> Timed {
         let (part, cpu, cause) = match stay.doing {
             Doing::Running(cpu) => (Part::OnCpu, cpu, cause),

@@ -256,7 +256,7 @@ impl Tally {
         }
     }
 
-    /// Takes the log.
+    /// Removes and returns the log.
     pub fn take_log(&mut self) -> Vec<Interval> {
         self.log.take().unwrap_or_default()
     }

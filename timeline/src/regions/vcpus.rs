@@ -212,7 +212,8 @@ impl Vcpus {
         self.unproven.len()
     }
 
-    /// Takes an event of the guest's kernel on a CPU, with the bound on the error of its time.
+    /// Processes an event of the guest's kernel on a CPU. `bound` is the bound on the error of the event's
+    /// time.
     pub fn guest_event(&mut self, cpu: GuestCpu, time: i64, bound: Option<u64>) {
         let Some(guest) = self.guests.get_mut(&cpu.0) else { return };
         guest.event(time, bound);
@@ -229,8 +230,8 @@ impl Vcpus {
         }
     }
 
-    /// Takes an interval of a thread that runs a CPU. `exit` is the reason of the exit, if an exit begins
-    /// with the interval.
+    /// Adds an interval of a thread that runs a CPU. `exit` is the reason of the exit, if an exit begins with
+    /// the interval.
     pub fn take(&mut self, tid: u32, interval: &Interval, exit: Option<Reason>) {
         let Some(vcpu) = self.all.get_mut(&tid) else { return };
         vcpu.until = interval.to;
@@ -252,8 +253,8 @@ impl Vcpus {
         }
     }
 
-    /// Takes a halt of a thread that runs a CPU, and the index of the host's trace that tells what woke the
-    /// thread.
+    /// Adds a halt of a thread that runs a CPU. `trace` is the index of the host's trace that tells what woke
+    /// the thread.
     pub fn take_halt(&mut self, halt: Stretch, trace: u16) {
         let Some(vcpu) = self.all.get_mut(&halt.tid) else { return };
         if vcpu.halts.len() >= vcpu.most {
@@ -324,7 +325,7 @@ impl Vcpus {
 }
 
 impl Guest {
-    /// Takes an event, with the bound on the error of its time.
+    /// Processes an event. `bound` is the bound on the error of the event's time.
     fn event(&mut self, time: i64, bound: Option<u64>) {
         self.now = time;
         let last = self.bounds.back().map(|(_, bound)| *bound);
@@ -410,7 +411,7 @@ impl Unplaced {
         self.waiting.is_empty()
     }
 
-    /// Takes the next proven interval of a thread.
+    /// Adds the next proven interval of a thread.
     pub fn push(&mut self, interval: Interval, vcpus: &mut Vcpus, causes: &Causes) {
         let at = interval.cpu();
         let cpu = match interval.part {
@@ -426,7 +427,7 @@ impl Unplaced {
         self.push_on(interval, cpu, vcpus, causes);
     }
 
-    /// Takes the next interval of a thread that had the CPU `cpu` in this time, or got this CPU next.
+    /// Adds the next interval of a thread. The thread had the CPU `cpu` in this time, or got this CPU next.
     pub fn push_on(
         &mut self,
         mut interval: Interval,

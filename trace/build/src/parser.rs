@@ -191,7 +191,7 @@ impl LineParser<'_> {
         }
     }
 
-    /// Takes the words and stars of an argument, with their columns.
+    /// Reads the words and stars of an argument, and returns each word or star with its column.
     fn parts(&mut self) -> Vec<(Part, usize)> {
         let mut parts = Vec::new();
         loop {

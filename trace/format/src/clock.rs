@@ -140,8 +140,8 @@ mod tests {
         });
 
         let (least, most) = (frequencies.iter().min().unwrap(), frequencies.iter().max().unwrap());
-        // A reader takes two recordings for those of different machines if their rates differ by more than
-        // 1,000 ppm.
+        // If the rates of two recordings differ by more than 1,000 ppm, a reader assumes that the recordings
+        // come from different machines.
         assert!(most - least < least / 2_000, "{frequencies:?}");
     }
 

@@ -91,7 +91,7 @@ impl GuestRecordings {
         }
     }
 
-    /// Takes the files of the recordings that have ended since the last call.
+    /// Removes and returns the files of the recordings that have ended since the last call.
     pub fn take(&mut self) -> Vec<GuestFile> {
         std::mem::take(&mut self.found.files)
     }

@@ -93,9 +93,9 @@ impl Instance {
         }
     }
 
-    /// Sets the events of the instance, and takes the clock of the session. Returns the names of the events,
-    /// as `SYSTEM:EVENT`. If `has_all` is true, the instance records all threads, and by default also the
-    /// events of [`Buffer::Cpus`](crate::state::Buffer::Cpus).
+    /// Sets the events of the instance, and gives the instance the clock of the session. Returns the names of
+    /// the events, as `SYSTEM:EVENT`. If `has_all` is true, the instance records all threads, and by default
+    /// also the events of [`Buffer::Cpus`](crate::state::Buffer::Cpus).
     ///
     /// # Errors
     /// If the kernel lacks one of the events, or the clock.

@@ -11,7 +11,7 @@ use crate::event::{EventRef, Thread};
 use crate::format;
 
 impl Pass<'_> {
-    /// Takes an event of a kernel.
+    /// Processes an event of a kernel.
     pub fn kernel(&mut self, event: &EventRef<'_>) {
         let (Some(fields), Some(running)) = (event.fields.kernel(), event.thread) else { return };
         if let Some(trace) = event.trace.checked_sub(self.traced.len()) {
@@ -29,7 +29,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Takes an event of a CPU of a trace.
+    /// Processes an event of a CPU of a trace.
     fn cpu_event(
         &mut self,
         trace: usize,
@@ -57,7 +57,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Takes an event of a recording for a session's threads.
+    /// Processes what an event of a recording says about a session's threads.
     fn kernel_of(
         &mut self,
         (session, recording): (usize, usize),

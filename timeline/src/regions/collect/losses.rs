@@ -67,7 +67,7 @@ impl Losses {
 }
 
 impl Pass<'_> {
-    /// Takes a place where events were lost.
+    /// Processes a place where events were lost.
     pub fn lost(&mut self, lost: &Lost) {
         if let (None, Some(cpu)) = (lost.source.client, lost.cpu) {
             let trace = lost.trace.checked_sub(self.traced.len()).unwrap_or(lost.trace);

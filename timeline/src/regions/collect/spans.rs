@@ -21,7 +21,7 @@ use crate::event::{EventKind, EventRef};
 type On = (Option<usize>, Option<(Side, u32)>);
 
 impl Pass<'_> {
-    /// Takes an event that begins or ends a region. Returns whether the event belongs to a span.
+    /// Processes an event that begins or ends a region. Returns whether the event belongs to a span.
     pub fn span_event(
         &mut self,
         event: &EventRef<'_>,
@@ -73,7 +73,7 @@ impl Pass<'_> {
         true
     }
 
-    /// Takes an event of a place. The event shows that the place's loss of events has ended.
+    /// Processes an event of a place. The event shows that the place's loss of events has ended.
     fn resume(&mut self, place: Place, process: Process, time: i64) {
         let is_of_new = self.spans.resume(place, process);
         let Place::Client(session, client) = place else { return };
@@ -110,7 +110,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Takes the begin of a poll that is not the first poll of its span.
+    /// Processes the begin of a poll that is not the first poll of the span.
     fn begin_poll(
         &mut self,
         event: &EventRef<'_>,
@@ -145,7 +145,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Takes the end of a poll.
+    /// Processes the end of a poll.
     fn end_poll(
         &mut self,
         event: &EventRef<'_>,

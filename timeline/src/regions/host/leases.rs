@@ -70,7 +70,7 @@ impl Host {
     }
 }
 
-/// Takes a lease record, which says who holds a ring of the VMM, or a client of a program.
+/// Processes a lease record. The record says who holds a ring of the VMM, or a client of a program.
 ///
 /// Each thread of the VMM that has a ring gets an account. If intervals are kept, each thread of a programs'
 /// host gets an account for its lane. If only a guest's kernel was recorded, the host's threads get no
