@@ -66,9 +66,10 @@ impl<'a> Timeline<'a> {
         self.names
     }
 
-    /// Returns the next event, or the next place where events were lost. The numbers of losses at all places
-    /// of a stream add up exactly. A place is only as exact as a packet. The distance from the place to the
-    /// real loss can be as long as the content of a ring. Losses at an unknown place come last.
+    /// Returns the next event, or the next place where events were lost. The numbers of lost events at all
+    /// places of a stream add up to exactly the number of events that the stream lost. A place is only as
+    /// exact as a packet. The distance from the place to the real loss can be as long as the content of a
+    /// ring. Losses at an unknown place come last.
     ///
     /// # Errors
     /// If an input is damaged. The events before the damage come before the error, and nothing follows the

@@ -134,8 +134,8 @@ struct Waiting {
     to: i64,
     /// Part of the interval; `None` if the thread was on a CPU and the part is not proven yet.
     part: Option<Part>,
-    /// Whether an event that may be from an interrupt of the host ended the interval or a later interval. If
-    /// the interrupt is proven, the interval is the guest's time.
+    /// Whether an event after the interval may come from an interrupt of the host. If the interrupt is
+    /// proven, the interval is the guest's time.
     is_before_interrupt: bool,
     /// Reason of the exit; `None` if the reason is not proven yet.
     reason: Option<Reason>,

@@ -10,7 +10,7 @@ use crate::value::ValueRef;
 use std::collections::HashMap;
 use std::iter::Peekable;
 
-/// Maximum number of regions with the same begin time that get their events.
+/// Maximum number of regions with the same begin time that are handed over with their events.
 const MAX_TOGETHER: usize = 1 << 16;
 
 /// What an event says about the region that the event begins: the region's group, client and id.

@@ -764,8 +764,7 @@ impl<'a> Pass<'a> {
             );
         }
         let Pass { mut store, groups, spans, hosts, roles, has_both, is_cut, .. } = self;
-        // Only the threads' logs are kept of the hosts, so that the rest of the hosts' memory is free for the
-        // groups' numbers.
+        // The threads' logs stay, but all other memory of the hosts is freed here for the groups' numbers.
         let logs = |host: Host| host.threads.into_iter().map(Logged::of).collect();
         let threads = hosts.into_iter().map(logs).collect();
         let is_cut = is_cut || groups.is_cut;

@@ -23,7 +23,7 @@ use crate::format::Fields;
 use crate::inputs::kernel::AllThreads;
 use std::collections::{HashMap, VecDeque};
 
-/// Maximum number of CPUs, more than any kernel has.
+/// Maximum number of CPUs. No kernel has so many CPUs.
 pub(super) const MAX_CPUS: usize = 1 << 13;
 /// Maximum number of turns of a CPU that are kept, of 32 bytes each.
 const MAX_TURNS: usize = 1 << 12;
@@ -502,8 +502,8 @@ pub(super) fn all_threads<'c>(
 }
 
 impl Cpu {
-    /// Forgets the interrupts that have ended by an event with the context `context`. The events that ended
-    /// these interrupts may be missing.
+    /// An event with the context `context` shows that some interrupts are over. Forgets these interrupts,
+    /// because the events of their ends may be missing.
     fn leave_interrupts(&mut self, context: u8) {
         if context & HARD == 0 {
             self.handler = None;

@@ -340,7 +340,7 @@ impl Host {
         Key { session, process, id }
     }
 
-    /// Returns the number of clients whose last lease was of a process.
+    /// Returns the number of clients that `process` holds by their last leases.
     pub fn clients_of(&self, process: Process) -> usize {
         self.clients.iter().filter(|client| Some(client.process) == process).count()
     }
@@ -437,7 +437,7 @@ impl Host {
         })
     }
 
-    /// Gives a thread of the host an account for its lane, before all events.
+    /// Before all events, gives a thread of the host an account for the thread's lane.
     pub fn add_lane(&mut self, tid: u32, is_vcpu: bool) {
         if let Some(at) = self.thread_for_lanes(tid)
             && self.threads[at].for_lanes
@@ -457,7 +457,7 @@ impl Host {
         self.threads.iter().filter(|thread| !thread.for_lanes)
     }
 
-    /// Finds a program's thread that is no client any more, and whose account no region needs.
+    /// Finds a program's thread that is no client any more. No region needs the account of this thread.
     fn free_thread(&mut self) -> Option<usize> {
         if !self.is_program {
             return None;

@@ -156,7 +156,7 @@ pub(super) struct Kinds {
 }
 
 impl Kinds {
-    /// Returns the kinds of events of these names.
+    /// Returns the kinds of the events with these names.
     pub fn of(names: &HashSet<Arc<str>>) -> Kinds {
         let has = |name: &str| names.contains(name);
         Kinds {

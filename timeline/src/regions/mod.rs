@@ -311,8 +311,8 @@ pub struct Regions {
     /// counts only if no part shows this time. A part shows this time if the host's kernel divides the
     /// guest's time. `None` if no guest's kernel gives this time.
     pub guest_steal_ms: Option<u64>,
-    /// If the kernels of a guest and of its host were recorded, the guest's CPUs whose thread of the host is
-    /// known.
+    /// Guests' CPUs for which the thread of the host is known. The list is empty unless the kernels of the
+    /// guests and of their host were recorded.
     pub vcpus: Vec<ProvenVcpu>,
     /// Threads with kept intervals, by session.
     threads: Vec<Vec<lanes::Logged>>,

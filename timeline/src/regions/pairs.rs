@@ -57,8 +57,8 @@ pub(super) enum SameId {
 pub(super) enum Begun {
     /// The new region is open.
     Open,
-    /// The new region is open instead of the old region in this value. The reader no longer waits for the end
-    /// of the old region.
+    /// The new region is open, and the value is the old region. The reader no longer waits for the end of the
+    /// old region.
     Instead(Open),
     /// An open region already has the id of the new region. `is_first`: whether the open region meets another
     /// region with its id for the first time.

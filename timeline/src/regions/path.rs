@@ -31,7 +31,7 @@ const MAX_THREADS: usize = 1 << 16;
 const MAX_DEEP: usize = 1 << 12;
 /// Maximum number of killed threads in one path.
 const MAX_KILLED: usize = 1 << 12;
-/// State of a waiting thread that any signal wakes, so also SIGKILL: `TASK_INTERRUPTIBLE`.
+/// State of a waiting thread that every signal wakes, including SIGKILL: `TASK_INTERRUPTIBLE`.
 const INTERRUPTIBLE: i64 = 1;
 /// Place that stands for no record.
 const NONE: u64 = u64::MAX;
@@ -380,9 +380,10 @@ impl History {
         records
     }
 
-    /// Returns the stretch, without an end in which the thread has no CPU. The thread did something at the
-    /// end of the stretch, so the thread had a CPU. If the thread's last record says otherwise, then either a
-    /// record is missing, or the stretch's end is a time of another clock, and that clock is wrong.
+    /// Returns the stretch. If the thread has no CPU at the end of the stretch, the returned stretch ends
+    /// earlier. The thread did something at the end of the stretch, so the thread had a CPU. If the thread's
+    /// last record says otherwise, then either a record is missing, or the stretch's end is a time of another
+    /// clock, and that clock is wrong.
     fn on_cpu(
         &self,
         stretch: Stretch,

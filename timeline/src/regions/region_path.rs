@@ -70,7 +70,7 @@ impl Path {
         (self.steps, self.is_walked) = (steps, false);
     }
 
-    /// Makes a path with a single step, in which nothing is known.
+    /// Makes a path with a single step. The step has an unknown thread and an unknown part.
     pub fn unknown(why: Unknown, ns: u64) -> Path {
         let mut path = Path::new(false, None);
         path.steps.add(&PathStep::unknown(why, ns));

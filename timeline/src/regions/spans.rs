@@ -103,10 +103,9 @@ pub(super) struct Parted {
     polls: u32,
     /// Where the last poll ended.
     left: Option<Place>,
-    /// The last poll that ended: where, its index in the store, and whether its time counts.
+    /// Place of the last poll that ended, the poll's index in the store, and whether the poll's time counts.
     last: Option<(Place, u32, bool)>,
-    /// Index of the last entry if the thread entered the span only to drop the future, and if the entry's
-    /// time counts.
+    /// Index of the entry that only dropped the future, if the entry's time counts.
     dropped: Option<u32>,
     /// What is known of the polls.
     times: Times,

@@ -50,8 +50,8 @@ struct Taken {
     /// For each span, by number, the maximum time in this span for which the regions that begin or end in the
     /// span had a CPU.
     at_ends: HashMap<usize, u64>,
-    /// Changes of the number of regions that include a whole span. The key is the number of the span at which
-    /// the number of regions changes.
+    /// Some regions include a whole span. The map has the changes of the number of such regions from span to
+    /// span. The key is the number of the span at which the number of regions changes.
     whole: HashMap<usize, i64>,
 }
 

@@ -87,7 +87,7 @@ pub(super) struct Holder(u32);
 impl Holder {
     /// Number of bits of the client's number.
     const CLIENT_BITS: u32 = MAX_CLIENTS.trailing_zeros();
-    /// Number of all leases of a client that come after too many other leases.
+    /// Number that all later leases of a client share if the client has too many leases.
     const LATE: u32 = (1 << (u32::BITS - Holder::CLIENT_BITS)) - 2;
     /// Value that stands for no client. No client's lease has this number.
     pub const NONE: Holder = Holder(u32::MAX);
@@ -126,8 +126,8 @@ impl Sample {
         self.times.total()
     }
 
-    /// Returns a number for a span of the crate `tracing`, which the span's polls share; `None` if the region
-    /// is neither a poll nor a span with polls. Spans of several sessions have different numbers.
+    /// If the region is a span of the crate `tracing` with polls, or a poll, returns the span's number. A
+    /// span's polls have the same number as the span. Spans of several sessions have different numbers.
     pub fn span(&self) -> Option<u32> {
         Some(self.span).filter(|span| *span > 0)
     }
@@ -284,8 +284,8 @@ impl Store {
     /// exits when the exits are known. If there are too many details, half of the details are dropped.
     pub fn keep(&mut self, detail: Detail) {
         self.bytes += detail.bytes();
-        // A search is avoided where possible, because most details belong to the region that was added last,
-        // and a search would miss the CPU's caches.
+        // Most details belong to the region that was added last. A search would miss the CPU's caches, so
+        // this region is looked up without a search.
         let is_new = self.details.last().is_none_or(|last| last.index < detail.index);
         let known = match is_new {
             true => None,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The time of a guest's threads, as both kernels show the time. The guest's kernel says which CPU a thread
-//! had or waited for. The host's kernel says what the vCPU's thread did at the same time.
+//! How the time of a guest's threads divides, as the events of both kernels show. The guest's kernel says
+//! which CPU a thread had or waited for. The host's kernel says what the vCPU's thread did at the same time.
 //!
 //! A guest's thread that has a guest's CPU runs only while the vCPU is in guest mode. If another thread of
 //! the guest has the guest's CPU, a waiting thread waits for that thread. If a thread of the host has taken
@@ -555,7 +555,8 @@ impl Vcpu {
     }
 }
 
-/// Returns whether a guest's thread has a CPU or waits for a CPU in a part that the guest's kernel tells.
+/// The guest's kernel told the part of an interval. Returns whether a guest's thread has a CPU, or waits for
+/// a CPU, in this part.
 fn has_cpu(part: Part) -> bool {
     matches!(part, Part::OnCpu | Part::Behind | Part::Runnable)
 }

@@ -15,7 +15,7 @@ use super::vcpus::{Unplaced, Vcpus, Waiter};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 
-/// The path of a thread with regions that are open, or that wait to be divided.
+/// The path of a thread, as long as regions of the thread are open or wait to be divided.
 #[derive(Debug)]
 pub(super) struct Walked {
     /// Time up to which the path was walked.
@@ -61,8 +61,8 @@ impl Walked {
         }
     }
 
-    /// Notes that the path is walked up to `time`. Returns the begin and the end of the walk that the caller
-    /// must make for this.
+    /// Notes that the path is walked up to `time`, and returns the two times between which the caller must
+    /// walk the path.
     pub fn walk(&mut self, time: i64) -> (i64, i64) {
         let from = self.until.min(time);
         self.until = self.until.max(time);

@@ -70,7 +70,7 @@ impl EventDecl {
         let mut format = Format::new();
         for segment in &self.segments {
             match segment {
-                // A format has each percent sign of a text twice.
+                // A format doubles each percent sign of a text.
                 Segment::Text(text) => format.push_text(&text.replace('%', "%%")),
                 Segment::Conversion(conversion) => conversion.spell(&mut format),
             }

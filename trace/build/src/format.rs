@@ -20,7 +20,7 @@ pub struct Format {
     pieces: Vec<Piece>,
 }
 
-/// A character of the text that printf gets: the format with its macros expanded.
+/// A character of the text that printf gets. This text is the format with its macros expanded.
 #[derive(Clone, Debug)]
 pub(crate) struct Unit {
     pub c: char,

@@ -40,8 +40,8 @@ impl Conversion {
         }
     }
 
-    /// Returns the text between `%` and the letter: the flag `0` and the width, which C and Rust write in the
-    /// same way, or the star of C.
+    /// Returns the text between `%` and the letter. C and Rust write the flag `0` and the width in the same
+    /// way. A width that is an argument gives C's star.
     pub fn padding(&self) -> String {
         match (self.zero, self.width) {
             (zero, _) if self.has_star => format!("{}*", if zero { "0" } else { "" }),

@@ -116,8 +116,8 @@ mod tests {
             unix_ns: first.unix_ns + real_ns,
             monotonic_ns: first.monotonic_ns + 10_000_000_000,
         };
-        // In the first case CLOCK_REALTIME is steady, in the second it runs too fast by 500 ppm, and in the
-        // third someone sets this clock back by an hour.
+        // In the first case, CLOCK_REALTIME is steady. In the second case, CLOCK_REALTIME runs too fast by
+        // 500 ppm. In the third case, someone sets CLOCK_REALTIME back by an hour.
         for real in [10_000_000_000, 10_005_000_000, -3_590_000_000_000] {
             assert_eq!(first.frequency_until(&after(real)), Some(2_600_000_000));
         }

@@ -39,8 +39,8 @@ pub struct SessionJson {
     pub completes: Option<String>,
     /// Unix time at which the session was created, in nanoseconds.
     pub started_unix_ns: i64,
-    /// CLOCK_BOOTTIME at the instant of `started_unix_ns`, in nanoseconds. `None` in a recovered session, and
-    /// in a session of a version that did not read this clock.
+    /// CLOCK_BOOTTIME at the instant of `started_unix_ns`, in nanoseconds. `None` in a recovered session, or
+    /// if an older version that did not read this clock recorded the session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_boot_ns: Option<i64>,
     /// The process and the machine that recorded the session. `None` if the process writes a journal, because
@@ -52,8 +52,8 @@ pub struct SessionJson {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace_parent: Option<String>,
     /// Identity of the host's boot, from `/proc/sys/kernel/random/boot_id`. The raw counter of the host's
-    /// clock started at this boot. `None` if the file could not be read, and in a session of a version that
-    /// did not write the boot.
+    /// clock started at this boot. `None` if the file could not be read, or if an older version that did not
+    /// write the boot recorded the session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_id: Option<String>,
     /// True if the guests are programs of the host itself, without a VMM.

@@ -103,7 +103,7 @@ fn times(parts: &[(Part, u64)]) -> Times {
     times
 }
 
-/// The marks of a reference point. The marks prove the parts of all the time.
+/// The marks of a reference point. The marks prove the part of each interval.
 const POINT: [(u64, Mark); 10] = [
     (0, Guest),
     (100, Exit),
@@ -305,8 +305,8 @@ proptest! {
         if exactness != SCHEDULER {
             prop_assert_eq!(complete.get(Part::Unknown), 0);
         }
-        // Without an interrupt of the host, the guest's time only looks longer, and no other event
-        // contradicts the guest's time. So the test does not remove these events.
+        // If the events of an interrupt of the host are missing, the guest's time looks longer, and no other
+        // event contradicts the guest's time. So the test does not remove these events.
         let is_other = |mark| exactness == HARDWARE && matches!(mark, Interrupt | Mark::Other);
         let is_missed = |mark| of_kernel(mark) && !is_other(mark);
         for missing in (0..marks.len()).filter(|n| is_missed(marks[*n].1)) {
@@ -314,8 +314,8 @@ proptest! {
             let (_, mark) = rest.remove(missing);
             let times = account(exactness, &rest);
             prop_assert_eq!(times.total(), to - from);
-            // Although the event is missing, no time gets a wrong part. So no region has more time in any
-            // known part, whenever the region begins and ends.
+            // Although the event is missing, no time gets a wrong part. So a missing event never gives a
+            // region more time in a known part.
             for interval in intervals(exactness, &rest) {
                 let within = whole.iter().map(|known| known.within(interval.from, interval.to));
                 let other = within.filter(|known| known.length() > 0 && known.part != interval.part);

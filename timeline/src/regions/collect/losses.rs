@@ -96,8 +96,8 @@ impl Pass<'_> {
                     client.pairs.spoil(NotCounted::LostEvents);
                     host.of_any.spoil(NotCounted::LostEvents);
                     let from = client.last;
-                    // A loss by overwriting is seen only at the next event. So the loss may be as early as
-                    // the client's last event before.
+                    // A loss by overwriting is seen only at the next event. So the loss may have happened
+                    // right after the client's previous event.
                     if lost.causes.overwritten > 0 {
                         self.drop_parted(session, from);
                     }

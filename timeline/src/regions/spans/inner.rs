@@ -225,7 +225,7 @@ pub(in super::super) fn own<'t>(
 }
 
 /// Subtracts `less` nanoseconds from the times, although nothing says to which parts these nanoseconds
-/// belong. Returns the parts that are certainly left, and as much unknown time as makes the total `all`.
+/// belong. Returns the parts that are certainly left. The rest of the total `all` is unknown time.
 fn without(times: Times, less: u64, all: u64) -> Times {
     let mut left = Times(times.0.map(|ns| ns.saturating_sub(less)));
     left.0[Part::Unknown as usize] = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests that bounds on stolen time hold for thefts that the tests make.
+//! Tests of the bounds on stolen time. The tests make the thefts, so the tests know the stolen time.
 
 use super::super::parts::{Part, Times};
 use super::super::store::{Holder, NO_BOUND, NO_THREAD, State};

@@ -1,4 +1,4 @@
-//! Records of perf in the form of the ring. A record has a header with type, flags and size, then a body, and
+//! The form of perf's records in the ring. A record has a header with type, flags and size, then a body, and
 //! then the fields that [`ring`](super::ring) asks the kernel for: pid, tid, time, CPU.
 
 /// Size of the fields after a record's body, in bytes.
