@@ -91,8 +91,8 @@
  * before it includes this header: cc -finstrument-functions -DHYPERTRACE_FUNCTIONS.
  *
  * The library opens the channel before `main`, like the first event. Calls before the opening are not
- * recorded. `hypertrace_function_modules` says what a function's address belongs to. The compiler does not
- * instrument functions with __attribute__((no_instrument_function)).
+ * recorded. The events of `hypertrace_function_modules` show which file of code a function's address belongs
+ * to. The compiler does not instrument functions with __attribute__((no_instrument_function)).
  */
 
 /* Names that end with an underscore are not for programs. */
@@ -110,8 +110,8 @@ extern "C" {
 #endif
 
 /*
- * The functions that instrumented code calls. The definitions are weak, so that several sources may
- * contain these functions.
+ * Instrumented code calls these functions. The definitions are weak, so that several sources may contain
+ * them.
  */
 __attribute__((weak)) HYPERTRACE_UNSEEN_ void __cyg_profile_func_enter(void *function,
                                                                        void *call_site);
@@ -204,8 +204,8 @@ extern
 #endif
 
 /*
- * True if the event of a call site is on, or if the library does not know the call site yet, before
- * its first event.
+ * True if the event of a call site is on, or if the call site has had no event yet, and so the library does
+ * not know the call site.
  */
 #define HYPERTRACE_SITE_IS_ON_(site)                                                               \
     (HYPERTRACE_LOAD_(uint32_t, (site).state, ACQUIRE) == 0 ||                                     \
@@ -271,8 +271,8 @@ HYPERTRACE_UNSEEN_ static inline void hypertrace_scope_end_(const struct hypertr
 #endif
 
 /*
- * Each of these macros calls a variant for the form of a field: a pair (name, value), or a
- * variable.
+ * A field is a pair (name, value) or a variable. Each of these macros has a variant for pairs and a variant
+ * for variables, and calls the variant that suits the field.
  */
 #define HYPERTRACE_MEMBER_(field) HYPERTRACE_AS_(HYPERTRACE_MEMBER_, field)
 #define HYPERTRACE_MEMBER_BARE_(field) HYPERTRACE_MEMBER_OF_(field, field)
@@ -297,8 +297,8 @@ HYPERTRACE_UNSEEN_ static inline void hypertrace_scope_end_(const struct hypertr
 #define HYPERTRACE_VALUE_OF_(name, ...) HYPERTRACE_WORD_((__VA_ARGS__)),
 
 /*
- * Calls macro##PAIR_ for a pair in parentheses, and macro##BARE_ for a variable. HYPERTRACE_PROBE_ tells a
- * pair from a variable, because the compiler expands this macro only before a parenthesis.
+ * Calls macro##PAIR_ for a pair in parentheses, and macro##BARE_ for a variable. HYPERTRACE_PROBE_ finds out
+ * whether a field is a pair, because the compiler expands this macro only before a parenthesis.
  */
 #define HYPERTRACE_AS_(macro, field) HYPERTRACE_JOIN_(macro, HYPERTRACE_KIND_(field))(field)
 #define HYPERTRACE_JOIN_(a, b) HYPERTRACE_JOINED_(a, b)
@@ -472,8 +472,8 @@ struct field<T, when<std::is_same<typename T::traits_type::char_type, char>::val
 };
 
 /*
- * The call sites of regions that are objects, one for a region's begin and one for its end. This
- * memory is never freed.
+ * The two call sites of a class `region`: one for a region's begin and one for a region's end. This memory is
+ * never freed.
  */
 struct region_sites {
     struct hypertrace_site begin, end;
@@ -481,8 +481,7 @@ struct region_sites {
     size_t length;
     char names[2][65];
 
-    /* Returns the call sites of a name, or NULL if there was no memory for the call sites at the name's first
-       use. */
+    /* Returns the call sites of a name, or NULL if there was no memory when the name was first used. */
     HYPERTRACE_UNSEEN_ static region_sites *of(const char *name, size_t length, size_t hash);
 };
 

@@ -863,8 +863,8 @@ static inline void hypertrace_bare_fire_(struct hypertrace_bare *client,
 
 /*
  * Begins an emit and makes a reference point. The store to EMIT is the last step here, and the caller ends
- * the emit. If the point is in the middle of another emit or has too many words, counts the point as lost and
- * returns false.
+ * the emit. If another emit of this client is under way, or if the point has too many words, the function
+ * counts the point as lost and returns false.
  */
 static inline bool hypertrace_bare_begin_point_(struct hypertrace_bare *client,
                                                 const struct hypertrace_bare_event *event,
@@ -893,9 +893,10 @@ static inline uint64_t hypertrace_bare_reply_(const struct hypertrace_bare *clie
 }
 
 /*
- * Makes a reference point, which is ordered with what the host does, by one exit. Returns whether the point
- * is recorded, and stores the host's answer to `reply`, unless `reply` is NULL. In a segment, where stores do
- * not trap, the point is a record that may use the reserved part of the ring, and the host's time is 0.
+ * Makes a reference point: an event that is ordered with the host's events, and that costs one exit. Returns
+ * whether the point is recorded, and stores the host's answer to `reply`, unless `reply` is NULL. In a
+ * segment, stores do not trap. The point is then a record that may use the reserved part of the ring, and the
+ * host's time is 0.
  */
 static inline bool hypertrace_bare_point(struct hypertrace_bare *client,
                                          const struct hypertrace_bare_event *event,

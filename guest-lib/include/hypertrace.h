@@ -25,7 +25,7 @@
 #endif
 
 /**
- * `uint8_t`. The constants are the types of fields, as the macros pass them.
+ * `uint8_t`. These constants are the field types that the macros pass to the library.
  */
 #define HYPERTRACE_TYPE_U8 0
 
@@ -261,7 +261,7 @@ enum hypertrace_outcome hypertrace_event(struct hypertrace_site *site, const uin
  * unless `outcome` is NULL.
  *
  * # Safety
- * As for `hypertrace_event`; `outcome` is NULL or can be stored to.
+ * As for `hypertrace_event`. If `outcome` is not NULL, the function may write to `outcome`.
  */
 void hypertrace_commit(struct hypertrace_site *site,
                        const uint64_t *values,
@@ -272,7 +272,7 @@ void hypertrace_commit(struct hypertrace_site *site,
  * `reply` is NULL.
  *
  * # Safety
- * As for `hypertrace_event`; `reply` is NULL or can be stored to.
+ * As for `hypertrace_event`. If `reply` is not NULL, the function may write to `reply`.
  */
 void hypertrace_reference_point(struct hypertrace_site *site,
                                 const uint64_t *values,
@@ -282,10 +282,10 @@ void hypertrace_reference_point(struct hypertrace_site *site,
  * Opens the device, or the segment of `hypertrace record`, for this process. The first event
  * does the same, but reports no error.
  *
- * `options` may be NULL. If there is nothing to open, or the system refuses, the function
- * returns false. If `error` is not NULL, the function then stores a text to `error` that says
- * what failed, where, and what to do. The text is cut to `size` bytes, including the zero at its
- * end.
+ * `options` may be NULL. If there is no device and no segment, or the system refuses to open
+ * one, the function returns false. In this case, if `error` is not NULL, the function stores a
+ * text to `error` that says what failed, where, and what to do. The text is cut to `size` bytes,
+ * including the zero at its end.
  *
  * A channel that is already open stays open.
  *
@@ -303,8 +303,8 @@ const char *hypertrace_version(void);
 /**
  * Stores the span during which the host records this process, in the form of W3C's Trace
  * Context: the value of a `traceparent` header, which has 55 characters, and a zero. The
- * program's own tracing can continue the trace of this span. Looks for the device if no event
- * has looked for it.
+ * program's own tracing can continue the trace of this span. If no event has looked for the
+ * device, this function looks for the device.
  *
  * Returns false, and stores nothing, if there is no device, if its host has no such span, or if `size`
  * is less than 56.
@@ -316,9 +316,8 @@ bool hypertrace_trace_parent(char *text,
                              size_t size);
 
 /**
- * Applies the host's enable mask and reports to the host how many events this
- * thread has dropped, immediately. A thread of the library does the same every
- * 10 ms.
+ * Immediately applies the host's enable mask, and reports to the host how many events this
+ * thread has dropped. A thread of the library does the same every 10 ms.
  */
 void hypertrace_poll(void);
 
@@ -336,7 +335,7 @@ bool hypertrace_wait_for_room(size_t events, size_t words);
 /**
  * Records an event of the interface of 2016, which has only numbers: `arg1` and the words at
  * `args`. The device has a maximum number of arguments. All further arguments are left out. The
- * event costs one exit. Over a segment, the event is a commit.
+ * event costs one exit. If the channel is a segment, the event is a commit.
  *
  * # Safety
  * `args` points to `count` words.
@@ -365,9 +364,9 @@ void hypertrace_function_exit(const void *function);
 
 /**
  * Records an event `function_module` for each file of code that is loaded into the process. The
- * event's fields are the file's path, the difference between addresses in memory and addresses
- * in the file, and the file's begin and end in memory. Opens the channel as the first event
- * does.
+ * event's fields are the file's path, the difference between an address in memory and the same
+ * address in the file, and the file's begin and end in memory. Like the first event, this
+ * function opens the channel.
  *
  * HYPERTRACE_FUNCTIONS calls this function before `main`. A program that later loads libraries with
  * instrumented functions (`dlopen`) calls this function again. Without new libraries, a call records
@@ -472,8 +471,8 @@ void hypertrace_function_modules(void);
  * before it includes this header: cc -finstrument-functions -DHYPERTRACE_FUNCTIONS.
  *
  * The library opens the channel before `main`, like the first event. Calls before the opening are not
- * recorded. `hypertrace_function_modules` says what a function's address belongs to. The compiler does not
- * instrument functions with __attribute__((no_instrument_function)).
+ * recorded. The events of `hypertrace_function_modules` show which file of code a function's address belongs
+ * to. The compiler does not instrument functions with __attribute__((no_instrument_function)).
  */
 
 /* Names that end with an underscore are not for programs. */
@@ -491,8 +490,8 @@ extern "C" {
 #endif
 
 /*
- * The functions that instrumented code calls. The definitions are weak, so that several sources may
- * contain these functions.
+ * Instrumented code calls these functions. The definitions are weak, so that several sources may contain
+ * them.
  */
 __attribute__((weak)) HYPERTRACE_UNSEEN_ void __cyg_profile_func_enter(void *function,
                                                                        void *call_site);
@@ -585,8 +584,8 @@ extern
 #endif
 
 /*
- * True if the event of a call site is on, or if the library does not know the call site yet, before
- * its first event.
+ * True if the event of a call site is on, or if the call site has had no event yet, and so the library does
+ * not know the call site.
  */
 #define HYPERTRACE_SITE_IS_ON_(site)                                                               \
     (HYPERTRACE_LOAD_(uint32_t, (site).state, ACQUIRE) == 0 ||                                     \
@@ -652,8 +651,8 @@ HYPERTRACE_UNSEEN_ static inline void hypertrace_scope_end_(const struct hypertr
 #endif
 
 /*
- * Each of these macros calls a variant for the form of a field: a pair (name, value), or a
- * variable.
+ * A field is a pair (name, value) or a variable. Each of these macros has a variant for pairs and a variant
+ * for variables, and calls the variant that suits the field.
  */
 #define HYPERTRACE_MEMBER_(field) HYPERTRACE_AS_(HYPERTRACE_MEMBER_, field)
 #define HYPERTRACE_MEMBER_BARE_(field) HYPERTRACE_MEMBER_OF_(field, field)
@@ -678,8 +677,8 @@ HYPERTRACE_UNSEEN_ static inline void hypertrace_scope_end_(const struct hypertr
 #define HYPERTRACE_VALUE_OF_(name, ...) HYPERTRACE_WORD_((__VA_ARGS__)),
 
 /*
- * Calls macro##PAIR_ for a pair in parentheses, and macro##BARE_ for a variable. HYPERTRACE_PROBE_ tells a
- * pair from a variable, because the compiler expands this macro only before a parenthesis.
+ * Calls macro##PAIR_ for a pair in parentheses, and macro##BARE_ for a variable. HYPERTRACE_PROBE_ finds out
+ * whether a field is a pair, because the compiler expands this macro only before a parenthesis.
  */
 #define HYPERTRACE_AS_(macro, field) HYPERTRACE_JOIN_(macro, HYPERTRACE_KIND_(field))(field)
 #define HYPERTRACE_JOIN_(a, b) HYPERTRACE_JOINED_(a, b)
@@ -853,8 +852,8 @@ struct field<T, when<std::is_same<typename T::traits_type::char_type, char>::val
 };
 
 /*
- * The call sites of regions that are objects, one for a region's begin and one for its end. This
- * memory is never freed.
+ * The two call sites of a class `region`: one for a region's begin and one for a region's end. This memory is
+ * never freed.
  */
 struct region_sites {
     struct hypertrace_site begin, end;
@@ -862,8 +861,7 @@ struct region_sites {
     size_t length;
     char names[2][65];
 
-    /* Returns the call sites of a name, or NULL if there was no memory for the call sites at the name's first
-       use. */
+    /* Returns the call sites of a name, or NULL if there was no memory when the name was first used. */
     HYPERTRACE_UNSEEN_ static region_sites *of(const char *name, size_t length, size_t hash);
 };
 

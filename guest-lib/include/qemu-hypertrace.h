@@ -29,8 +29,8 @@ extern "C" {
  * `base` is the folder of the PCI function in sysfs, as in "/sys/devices/pci0000:00/0000:00:04.0", or the
  * file of a segment. If `base` is NULL, the library searches for a device or a segment.
  *
- * Returns 0. If there is nothing to open, or the system does not allow it, the function sets errno, writes
- * the reason to stderr and returns -1.
+ * Returns 0. If there is no device and no segment, or the system refuses to open one, the
+ * function sets errno, writes the reason to stderr and returns -1.
  *
  * # Safety
  * `base` is a C string or NULL.

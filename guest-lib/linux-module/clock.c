@@ -11,14 +11,17 @@
 #include <linux/slab.h>
 #include <linux/smp.h>
 
-/* Number of tries for a reading that no interruption stretches. */
+/* Number of tries for each reading. Interruptions stretch a try, so the closest try is used. */
 #define TRIES 32
 /*
- * Longest step, in nanoseconds, of a clock from which the kernel derives CLOCK_MONOTONIC_RAW: the
- * step of ACPI's timer.
+ * Longest step of CLOCK_MONOTONIC_RAW in nanoseconds: the step if the kernel derives this clock
+ * from ACPI's timer.
  */
 #define STEP_NS 280
-/* Largest error, in nanoseconds, with which readings can show that counters are one clock. */
+/*
+ * Maximum error of the readings in nanoseconds. Readings with a larger error cannot show that the
+ * counters are one clock.
+ */
 #define MAX_ERROR_NS 10000
 /* Maximum number of ticks per nanosecond. No counter is faster. */
 #define MAX_TICKS 1000
@@ -60,8 +63,8 @@ static u32 compare(const struct reading *readings, u32 count)
 
 	for (i = 1; i < count; i++)
 		/*
-		 * The ticks are compared first: if the kernel derives the clock from each
-		 * CPU's own counter, the counter and the clock may both go back.
+		 * The ticks are compared before the clock. If the kernel derives the clock from
+		 * each CPU's own counter, both may go back, and the result must be "differing".
 		 */
 		if (readings[i].ticks < readings[i - 1].ticks)
 			return HYPERTRACE_ABI_REASON_DIFFERING;
@@ -162,7 +165,10 @@ void ht_choose_clock(struct ht_device *device)
 	device->bare.pause = div_u64(frequency, MSEC_PER_SEC) * HYPERTRACE_ABI_PAUSE_MS;
 }
 
-/* Returns the reason for the choice of the clock, by its name in session.json. */
+/*
+ * Returns the reason for the choice of the clock, with the name that session.json uses for this
+ * reason.
+ */
 const char *ht_clock_reason(const struct ht_device *device)
 {
 	switch (device->bare.reason) {

@@ -4,10 +4,10 @@
  * work.
  *
  * An emit turns interrupts off and takes no reference to the device. `ht_end_events` waits until
- * each CPU has handled an interrupt; then neither an emit nor an NMI in the middle of an emit uses
- * the device any more. Such a wait also covers code where RCU does not watch, such as the idle
- * loop. A caller that sleeps for an answer is in an SRCU section, for which `ht_end_events` waits,
- * too.
+ * each CPU has handled an interrupt. After this wait, no emit uses the device any more, nor does an
+ * NMI that interrupted an emit. Such a wait also covers code where RCU does not watch, such as the
+ * idle loop. A caller that sleeps for an answer is in an SRCU section, for which `ht_end_events`
+ * waits, too.
  */
 #include <linux/export.h>
 #include <linux/irqflags.h>
@@ -76,8 +76,9 @@ static void switch_off(struct ht_device *device)
 }
 
 /*
- * Returns this CPU's client. If this CPU has no client, counts the event in a total of the first
- * client, and returns null. The caller has turned interrupts off.
+ * Returns this CPU's client. If this CPU has no client, the function adds the event to the first
+ * client's total of events without a client, and returns null. The caller has turned interrupts
+ * off.
  */
 struct ht_client *ht_this_cpu(struct ht_device *device)
 {
@@ -215,7 +216,7 @@ static void publish_losses(void *client)
 
 /*
  * Copies a changed mask, and publishes a CPU's losses if no later emit of this CPU has published
- * them. Wakes the host if the host has left records in a ring since the last look.
+ * them. Wakes the host if a ring still has records that were there at the last look.
  */
 static void look(struct work_struct *work)
 {
@@ -237,8 +238,8 @@ static void look(struct work_struct *work)
 
 		client->looked_at = READ_ONCE(client->bare.head);
 		/*
-		 * If the host has not taken records that were there at the last look, the emit's
-		 * vCPU may have stopped between the kick and the store of the head.
+		 * The vCPU of an emit may have stopped after the kick and before the store of the
+		 * head. The host then did not see the record, and needs a second kick.
 		 */
 		if (before > client->bare.host[HYPERTRACE_ABI_H_TAIL])
 			hypertrace_bare_wake_(&client->bare);

@@ -7,11 +7,11 @@
  * once, within bounds. The page's offset and the leases decide whether a file may access a page, at
  * the fault and again at the first store.
  *
- * The fault handler inserts all pages by number, read-only at first: `pfn_mkwrite` makes the kernel
- * ask before each page's first store, also after mprotect. A page of a client is removed from the
- * file's mappings when its lease begins or ends. The fault handler holds the file's `lock` from the
- * decision on a page to the page's insertion, so the removal also reaches a page that was inserted
- * by an older decision.
+ * The fault handler inserts all pages by number, and at first read-only. The kernel calls
+ * `pfn_mkwrite` before the first store to each page, also after mprotect. A page of a client is
+ * removed from the file's mappings when the client's lease begins or ends. The fault handler holds
+ * the file's `lock` while it decides about a page and inserts the page, so the removal also finds
+ * pages that were inserted before the lease changed.
  *
  * Each file has its own list of mappings and its own lock, so a program that maps its file very
  * often does not delay other programs.
@@ -46,8 +46,9 @@ struct ht_file {
 	struct mutex lock;
 	/*
 	 * True once this file's pages were removed because the device is gone. The fault handler
-	 * looks at this flag and not at the device's `gone`, which is set earlier: a ring's page
-	 * must not be replaced while the program still has the device's page with the ring's head.
+	 * looks at this flag. The device's `gone` is set too early for the fault handler: a ring's
+	 * page must not be replaced while the program still has the device's page with the ring's
+	 * head.
 	 */
 	bool gone;
 	/* The user who opened the file. */
@@ -55,8 +56,9 @@ struct ht_file {
 	/* The page that a program gets in place of each page that the file may not reach. */
 	void *scratch;
 	/*
-	 * The page that a program gets in place of the host's pages once the device is gone: not
-	 * `scratch`, because a program must not take its own stores for the enable mask.
+	 * The page that a program gets in place of the host's pages after the device is gone. This
+	 * page is not `scratch`, because the program may have stored to `scratch`, and would read
+	 * its own stores as the enable mask.
 	 */
 	void *zeros;
 };
@@ -181,7 +183,9 @@ static int map(struct file *filp, struct vm_area_struct *vma)
 	struct ht_file *file = filp->private_data;
 	u64 window = file->device->bare.window >> PAGE_SHIFT;
 
-	/* A private mapping, or a shared one by a read-only descriptor, would copy pages. */
+	/*
+	 * A private mapping would copy pages, as would a shared mapping of a read-only descriptor.
+	 */
 	if (!(vma->vm_flags & VM_SHARED))
 		return -EINVAL;
 	if (vma->vm_flags & VM_EXEC)
@@ -238,11 +242,11 @@ static bool is_continued(u32 word)
 }
 
 /*
- * Erases what the last holder of a client has left, before another user holds the client. Keeps the
+ * Erases what the last holder has left in a client, before another user gets the client. Keeps the
  * sequence number and the totals, because the next holder continues them. Keeps the ring of a
- * flight recorder, because the host has not taken the ring's records. Returns false if the host has
- * not yet taken all that it must take from the client, or if there is no memory. Sleeps, and takes
- * long if the ring is large.
+ * flight recorder, because the host has not taken the ring's records. Returns false if the client
+ * still has records or texts that the host must take, or if there is no memory. The function
+ * sleeps, and takes long if the ring is large.
  */
 static bool erase(struct ht_device *device, u32 index)
 {
@@ -279,8 +283,8 @@ static bool erase(struct ht_device *device, u32 index)
 	for (i = 0; !device->traps && i < PAGE_WORDS; i++)
 		registers[i] = 0;
 	/*
-	 * The next point gets a random number, because the last holder may have left a reply to a
-	 * number that it chose.
+	 * The next reference point gets a random number, because the last holder may have left a
+	 * reply with a number that this holder chose.
 	 */
 	if (!device->traps)
 		registers[HYPERTRACE_ABI_REGISTER_EMIT / sizeof(u64)] = get_random_u32();
@@ -290,8 +294,8 @@ static bool erase(struct ht_device *device, u32 index)
 }
 
 /*
- * Owner of a client that is being erased, or whose pages are being removed from the last holder's
- * mappings.
+ * Owner of a client while the module erases the client, or removes the client's pages from the last
+ * holder's mappings.
  */
 static struct ht_file nobody;
 
@@ -320,8 +324,8 @@ static bool is_ready(const struct ht_file *file, u32 client)
 }
 
 /*
- * Finds the client with the number `wanted`, or any free client, if possible a client that need not
- * be erased. The caller has the device's lock.
+ * Finds the client with the number `wanted`, or any free client. Among the free clients, a client
+ * that need not be erased comes first. The caller has the device's lock.
  */
 static int choose(const struct ht_file *file, u32 wanted, u32 *client)
 {

@@ -3,9 +3,9 @@
  * Forwards tracepoints that are given by name: a hit of a tracepoint becomes an event with the same
  * name and fields, in the ring of the CPU that hit the tracepoint.
  *
- * A perf counter on each CPU delivers a tracepoint's records in ftrace's layout, which follows from
- * the fields that the tracepoint declares. The counter's handler may run in any context, NMIs
- * included; perf drops the hits that the handler itself causes.
+ * A perf counter on each CPU delivers a tracepoint's records in ftrace's layout. This layout
+ * follows from the fields that the tracepoint declares. The counter's handler may run in any
+ * context, NMIs included; perf drops the hits that the handler itself causes.
  */
 #include <linux/cpumask.h>
 #include <linux/ctype.h>
@@ -216,7 +216,7 @@ static int describe(struct forwarded *forwarded, struct trace_event_call *call)
 
 		if (forwarded->count == HYPERTRACE_ABI_MAX_FIELDS)
 			break;
-		/* The kernel's event_define_fields computes the offsets in the same way. */
+		/* The offsets are computed as in the kernel's event_define_fields. */
 		offset = ALIGN(offset, from->align);
 		field->offset = offset;
 		offset += from->size;
@@ -394,8 +394,8 @@ static int set_events(const char *value, const struct kernel_param *param)
 	if (is_bound)
 		error = replace(copy, false);
 	/*
-	 * If the counters could not be made, nothing is forwarded now, and the parameter must say
-	 * so.
+	 * If the counters could not be made, nothing is forwarded now, so the parameter becomes
+	 * empty.
 	 */
 	if (error && list_empty(&all))
 		*copy = 0;

@@ -4,9 +4,10 @@
  *
  * The file is the MMIO window of docs/abi.md. A mapping must be shared, and its descriptor open for
  * reading and writing. The mapping contains the pages of the clients that the descriptor has
- * leased, the page of KICK, and, read-only, the config page and the enable mask. In place of each
- * other page, the mapping contains a private page of the descriptor, which neither the host nor
- * another descriptor sees. Clients [0, vcpu_clients), by the config page, belong to the kernel.
+ * leased, the page of KICK, and, read-only, the config page and the enable mask. In place of every
+ * further page of the window, the mapping contains a private page of the descriptor. Neither the
+ * host nor another descriptor sees this private page. The clients [0, vcpu_clients) belong to the
+ * kernel. The config page has the number vcpu_clients.
  */
 #ifndef HYPERTRACE_IOCTL_H
 #define HYPERTRACE_IOCTL_H
@@ -20,8 +21,9 @@
 /*
  * Leases the client with this number, and stores the number. Changes nothing if the descriptor has
  * leased the client already. EBUSY: another descriptor has leased the client, all clients are
- * leased, or the host has not yet taken another user's events, which must be erased before the
- * lease. EINVAL: there is no such client for programs. ENODEV: the device is gone.
+ * leased, or the client still has another user's events, which cannot be erased before the host has
+ * taken them. EINVAL: programs may not lease a client with this number, or there is no such client.
+ * ENODEV: the device is gone.
  */
 #define HYPERTRACE_LEASE _IOWR(0xe7, 0x00, __u32)
 /*

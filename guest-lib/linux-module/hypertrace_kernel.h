@@ -14,7 +14,7 @@
 
 #include <linux/types.h>
 
-/* An event: its schema, and numbers that follow from it. */
+/* An event: its schema, and numbers that the module computes from the schema. */
 struct hypertrace_site {
 	/* docs/abi.md, "Schema and ids". Fields of one word only: no str, no [u64]. */
 	const char *text;
@@ -36,10 +36,11 @@ struct hypertrace_site {
 int hypertrace_event(struct hypertrace_site *site, const u64 *values, unsigned int count);
 
 /*
- * Makes a reference point, which is ordered with what the host does. A device takes the point by
- * one exit. Over shared memory, a caller that may sleep waits for the host for at most a second;
- * otherwise the host takes the point soon. Returns the same values as hypertrace_event, and -EIO if
- * the host refused the point or did not answer.
+ * Makes a reference point: an event that is ordered with the host's events. On a device, the point
+ * costs one exit. In shared memory, the function waits at most a second for the host if the caller
+ * may sleep. If the caller may not sleep, the host takes the point after the function has returned.
+ * Returns the same values as hypertrace_event, and -EIO if the host refused the point or did not
+ * answer.
  */
 int hypertrace(struct hypertrace_site *site, const u64 *values, unsigned int count);
 

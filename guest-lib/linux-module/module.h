@@ -20,7 +20,7 @@
 #include <linux/uidgid.h>
 #include <linux/workqueue.h>
 
-/* The producer, with the kernel's types, clocks and fence. */
+/* The producer of hypertrace-bare.h uses the kernel's types, clocks and fence. */
 #define HYPERTRACE_BARE_HAS_TYPES
 #define HYPERTRACE_BARE_NOW(device) \
 	((device)->clock == HYPERTRACE_ABI_CLOCK_COUNTER ? rdtsc() : ktime_get_raw_fast_ns())
@@ -55,7 +55,7 @@ struct ht_file;
 struct ht_device {
 	struct kref kref;
 	struct pci_dev *pci;
-	/* A copy of the config page, and below, the values that follow from this copy. */
+	/* A copy of the config page. The values in the next two lines come from this copy. */
 	u64 config[HYPERTRACE_ABI_CONFIG_WORDS];
 	struct hypertrace_bare_device bare;
 	bool traps, remote;

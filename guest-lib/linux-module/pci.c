@@ -11,7 +11,7 @@
 
 #include "module.h"
 
-/* Longest wait in milliseconds until a segment's host has seen this boot. */
+/* Longest wait in milliseconds until a segment's host has seen the number of this boot. */
 #define BOOT_MS 2000
 
 /* Guards `bound`: only one PCI function at a time has the kernel's clients and /dev/hypertrace. */
@@ -80,8 +80,8 @@ static int read_config(struct ht_device *device)
 		dev_warn(&pci->dev,
 			 "ivshmem without a server: start `hypertrace serve --file` first, then the VM\n");
 	/*
-	 * Without the magic word, an ivshmem belongs to another program, so a wrong page is no
-	 * error.
+	 * An ivshmem without the magic word belongs to another program, so the module reports no
+	 * error for its page.
 	 */
 	if (why && (!is_segment(pci) || config[HYPERTRACE_ABI_CONFIG_MAGIC] == HYPERTRACE_ABI_MAGIC))
 		dev_err(&pci->dev, "config page: %s\n", why);
@@ -143,9 +143,9 @@ static void unmap(struct ht_device *device)
 }
 
 /*
- * Gives a segment's host a number of this boot, and waits until the host has seen the number,
- * because the rings must not contain records of an earlier boot. Each binding of the driver draws a
- * new number.
+ * Gives a segment's host a number for this boot, and waits until the host has seen the number. The
+ * host first empties the rings, because the rings must not contain records of an earlier boot. Each
+ * binding of the driver draws a new number.
  */
 static int begin_boot(struct ht_device *device)
 {
@@ -199,7 +199,7 @@ static int lease_clients(struct ht_device *device)
 	device->kernel_clients = count;
 	for (i = 0; i < count; i++)
 		lease(device, i);
-	/* Programs see the same config page, except that these clients belong to vCPUs. */
+	/* Programs see a copy of the config page in which these clients belong to vCPUs. */
 	memcpy(device->shown, device->config, sizeof(device->config));
 	device->shown[HYPERTRACE_ABI_CONFIG_VCPU_CLIENTS] = count;
 	return 0;

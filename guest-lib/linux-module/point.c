@@ -3,8 +3,8 @@
  * Events and reference points of a CPU's client. The caller runs on the client's CPU, with
  * interrupts off.
  *
- * A device answers a point during the store to EMIT. For a segment, the client asks the host by a
- * bell, and the host looks at the bells about every millisecond.
+ * A device answers a point during the store to EMIT. For a segment, the client rings its bell to
+ * ask the host for an answer. The host looks at the bells about every millisecond.
  */
 #include <linux/delay.h>
 #include <linux/jiffies.h>
@@ -12,7 +12,7 @@
 
 #include "module.h"
 
-/* Maximum number of waits of half a millisecond for the host of a segment, in a panic. */
+/* Maximum number of waits for a segment's host in a panic. Each wait takes half a millisecond. */
 #define PANIC_WAITS 200
 /* Maximum size of a panic's message in bytes. A longer message is cut off. */
 #define MAX_WHY 256
@@ -115,7 +115,7 @@ int ht_wait(const struct ht_client *client, u32 seq)
 
 		if ((u32)reply == seq)
 			return verdict(reply);
-		/* If this CPU has asked for a later point, the host has answered this point. */
+		/* This CPU asks for a later point only after the host has answered this point. */
 		if (READ_ONCE(client->asked) != seq)
 			return 0;
 		if (is_ending(ht_device_of(client)))
@@ -126,8 +126,8 @@ int ht_wait(const struct ht_client *client, u32 seq)
 }
 
 /*
- * Writes the schema of the reference point that a panic makes to each client's schema log in
- * advance. A panic may interrupt an emit, so ht_panic_point must not write to the schema log.
+ * Writes the schema of a panic's reference point to each client's schema log. The schema is written
+ * in advance. A panic may interrupt an emit, so ht_panic_point must not write to the schema log.
  */
 void ht_prepare_panic(struct ht_device *device)
 {
@@ -139,9 +139,9 @@ void ht_prepare_panic(struct ht_device *device)
 }
 
 /*
- * Makes the reference point of a panic. The panic may have interrupted an emit of this CPU, so this
- * function writes only the slot and the totals, not the ring, whose state an interrupted emit
- * leaves half changed. Takes no lock.
+ * Makes the reference point of a panic. The panic may have interrupted an emit of this CPU, and the
+ * interrupted emit leaves the ring half changed. So this function writes only the slot and the
+ * totals, not the ring. Takes no lock.
  */
 void ht_panic_point(struct ht_device *device, const char *why)
 {

@@ -36,7 +36,8 @@ pub struct Channel<'m> {
     pub(crate) clock: Clock,
     /// Reason for the choice of `clock`.
     pub(crate) reason: Reason,
-    /// True if a kernel module lends clients: what all clients share is then read-only or out of reach.
+    /// True if a kernel module lends clients. Pages that all clients share are then read-only or out of
+    /// reach.
     pub(crate) is_lent: bool,
 }
 
@@ -55,8 +56,8 @@ impl Channel<'static> {
         unsafe { Channel::in_window(&read_config(base), base) }
     }
 
-    /// Makes a channel of a window or segment at `base` by this copy of its config page. The page is not read
-    /// again, because a program may have changed it since the copy was checked.
+    /// Makes a channel of the window or segment at `base`. `page` is a checked copy of the config page. This
+    /// function does not read the page itself, because a program may have changed the page since the check.
     ///
     /// # Safety
     /// All regions that `page` describes are mapped at `base`, writable, and never
@@ -170,7 +171,8 @@ impl<'m> Channel<'m> {
         self.with_clock_because(clock, Reason::Named)
     }
 
-    /// Sets the clock that stamps the channel's events, and the reason that leases tell the host.
+    /// Sets the clock that stamps the channel's events, and the reason for this clock. Each lease tells the
+    /// host the reason.
     pub(crate) fn with_clock_because(self, clock: Clock, reason: Reason) -> Self {
         Channel { clock, reason, ..self }
     }
@@ -201,7 +203,7 @@ impl<'m> Channel<'m> {
         self.traps() && self.features.contains(Features::KICK)
     }
 
-    /// Returns the longest pause, in ticks, after which an event need not wake the host.
+    /// Returns, in ticks, the pause between two events above which the second event wakes the host.
     pub(crate) fn pause(&self) -> u64 {
         let frequency = match self.clock.kind() {
             ClockKind::Tsc => self.guest_frequency,

@@ -53,17 +53,19 @@ pub struct Client<'m> {
     /// CPU of reference points. `None`: the CPU that the thread runs on at each point.
     cpu: Option<u32>,
     seq: AtomicU32,
-    /// Number of region ids that the client has given out, if its thread does not count them.
+    /// Number of region ids that the client has given out. With the feature `std`, the thread counts the ids
+    /// instead.
     regions: AtomicU64,
 }
 
 impl<'m> Client<'m> {
-    /// Leases client `index` of the channel. The client must have no other holder meanwhile: events would be
-    /// lost, though the host would not be harmed.
+    /// Leases client `index` of the channel. The client must have no other holder meanwhile. A second holder
+    /// does no harm to the host, but events are lost.
     ///
     /// `state` is private memory of this client, and `token` a nonzero number that no other holder has. The
-    /// lease announces the channel's clock. Reference points carry a CPU: `info.tid` if `info.pid` is 0, as
-    /// in a kernel, or without the feature `std`; else the CPU that the calling thread runs on.
+    /// lease announces the channel's clock. Reference points carry the number of a CPU. In a kernel, where
+    /// `info.pid` is 0, and without the feature `std`, this number is `info.tid`. In all other cases, it is
+    /// the CPU that the calling thread runs on.
     ///
     /// # Errors
     /// If the device has no such client.
@@ -188,13 +190,13 @@ impl<'m> Client<'m> {
             site,
             || clock.now(),
             || {
-                // Skips the number 0, which does not ask for anything.
+                // Skips the number 0, because a store of 0 to EMIT does not ask for a point.
                 let seq = self.seq.load(Relaxed).wrapping_add(1).max(1);
                 self.seq.store(seq, Relaxed);
                 seq
             },
-            // Over a segment, an emulator's plugin knows the CPU, and a question for the CPU would be most of
-            // a point's cost.
+            // For a segment, the CPU is 0: an emulator's plugin knows the CPU anyway, and the system call for
+            // the CPU would be most of a point's cost.
             if self.channel.local.is_some() { 0 } else { self.cpu() },
             fields,
             |before, seq| {
@@ -210,7 +212,8 @@ impl<'m> Client<'m> {
                 }
                 let is_answered = reply as u32 == seq;
                 if !is_answered && self.channel.traps() {
-                    // The VMM has lost the device's server, or the device is gone and the load gave all ones.
+                    // Either the VMM has lost the device's server, or the device is gone, and the load
+                    // returned all ones.
                     counts::add(&counts::UNANSWERED);
                 }
                 // Without an answer to this point, the words belong to an earlier answer.
@@ -253,9 +256,10 @@ impl<'m> Client<'m> {
         }
     }
 
-    /// Waits until the next `events` events find room if the fields of each take at most `words` words: kicks
-    /// the host, and waits for a second at most. Returns `false` if there is still no room, or never can be.
-    /// This function is for programs that prefer waiting to losing an event.
+    /// Waits until the ring has room for the next `events` events. The fields of each event may take at most
+    /// `words` words. If there is no room, the function kicks the host and waits at most a second. Returns
+    /// `false` if there is still no room, or if there can never be enough room. This function is for programs
+    /// that prefer waiting to losing an event.
     ///
     /// A field takes one word; a string takes its bytes and 4 more, rounded up to words.
     pub fn wait_for_room(&self, events: u64, words: u64) -> bool {
@@ -336,7 +340,8 @@ impl<'m> Deadline<'m> {
 
     /// Waits until `is_done` returns true. Returns false if that takes too long.
     ///
-    /// The function looks once more after the deadline, because a pause of the VM can take the whole wait.
+    /// The function calls `is_done` once more after the deadline, because the VM may have been paused for the
+    /// whole wait.
     fn wait_for(&mut self, mut is_done: impl FnMut() -> bool) -> bool {
         while !is_done() {
             if !self.wait() {
@@ -377,7 +382,7 @@ mod tests {
     fn what_was_done_during_a_pause_of_the_vm_is_seen_after_it() {
         let geometry = Geometry::default();
         let rings = rings(&geometry);
-        // With one tick a second, the first turn takes longer than any wait.
+        // At one tick per second, the first turn of the loop takes longer than any bounded wait.
         let facts = HostInfo::default().with(|info| info.guest_frequency = 1);
         let channel = Channel::local(&ConfigPage::new(&geometry, &facts), &rings).unwrap();
         let host = channel.memory(0).unwrap().host;

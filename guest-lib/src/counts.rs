@@ -18,27 +18,29 @@ static HOST_ENDED: AtomicU64 = AtomicU64::new(0);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ProcessCounts {
-    /// Events of threads that had no client, because no client was free, the thread was ending, another
-    /// thread took more than a second to open the device, or the program had closed the lock file, which
-    /// could not be opened again. Includes the last 20 ms of a client that a reset of the device has taken;
-    /// excludes a process without a device. Over a segment, the host learns the count within some 10 ms, and
-    /// when a thread or the process ends; on a device, when a thread with a client begins a block,
+    /// Events of threads that had no client. Either no client was free, or the thread was ending, or another
+    /// thread took more than a second to open the device, or the program had closed the lock file and the
+    /// library could not open it again. The count includes the events that a client recorded in the last 20
+    /// ms before a reset of the device took the client. The count excludes events of a process without a
+    /// device. The host of a segment learns the count within some 10 ms, and when a thread or the process
+    /// ends. A device's host learns the count when a thread with a client begins a block,
     /// [polls](crate::poll) or ends.
     pub unattached: u64,
-    /// Clients that threads have abandoned, because an emit on the client was under way for 10 ms: a signal
-    /// handler has jumped out of the emit. The thread keeps an abandoned client until the thread ends, and
-    /// uses another client.
+    /// Clients that threads have abandoned. A thread abandons a client if an emit on the client has not ended
+    /// after 10 ms, because a signal handler has then jumped out of the emit. The thread keeps an abandoned
+    /// client until the thread ends, and uses another client.
     pub abandoned: u64,
     /// Clients that threads have given up because another holder had taken them.
     pub taken: u64,
-    /// Reference points without an answer, whose status is [`Failed`](crate::Status::Failed). A segment's
-    /// host did not answer within a second, or was known to be dead; a device's host did not answer before
-    /// the store ended, because its server has died or hung, or the VMM has dropped the device. The host may
-    /// have recorded such a point.
+    /// Reference points without an answer. Their status is [`Failed`](crate::Status::Failed). A segment's
+    /// host did not answer within a second, or was known to be dead. A device's host did not answer before
+    /// the store ended, because the device's server has died or hung, or the VMM has dropped the device. The
+    /// host may have recorded such a point.
     pub unanswered: u64,
-    /// Events since the host of shared memory has ended, or the device was taken away: the guest's kernel
-    /// module was loaded while the process had the device by sysfs, or the driver was unbound. Includes up to
-    /// 10 ms of earlier events. A process that opens after the host's end counts nothing.
+    /// Events since the host of shared memory has ended, or since the device was taken away. The device is
+    /// taken away if the guest's kernel module is loaded while the process uses the device through sysfs, or
+    /// if the driver is unbound. The count includes up to 10 ms of earlier events. If the process looks for a
+    /// device after the host's end, the count stays 0.
     pub host_ended: u64,
 }
 
@@ -71,8 +73,9 @@ pub(crate) fn publish(total: &AtomicU64) {
     }
 }
 
-/// Waits for the threads that are in [`publish`], for a second at most: if the process ended before, the
-/// events that they have taken would be in no count.
+/// Waits at most a second for the threads that are in [`publish`]. These threads have taken a number of
+/// events and not yet added the number to a total. If the process ended now, these events would not be
+/// counted.
 #[cfg(feature = "std")]
 pub(crate) fn settle() {
     for _ in 0..1000 {

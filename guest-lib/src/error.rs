@@ -12,14 +12,15 @@ pub enum OpenError {
     Short,
     /// The device has no client of the first number: the second number is how many clients there are.
     Client(u32, u32),
-    /// All clients, as many as this number, belong to vCPUs.
+    /// All clients belong to vCPUs. The number is how many clients there are.
     #[cfg(feature = "std")]
     NoneToLease(u32),
     /// There is no device in this folder of sysfs, and no window on this
     /// kernel command line.
     #[cfg(feature = "std")]
     NotFound(std::path::PathBuf, std::path::PathBuf),
-    /// There is no device but this PCI function, an ivshmem whose memory no server has made.
+    /// There is no device except for this PCI function. The function is an ivshmem, and no server has
+    /// prepared its memory.
     #[cfg(feature = "std")]
     NoServer(std::path::PathBuf),
     /// The value of `hypertrace.mmio=` on this kernel command line is not an address.

@@ -31,8 +31,8 @@
 //! * [`event!`] records events at high rates.
 //! * [`commit!`] records an event that must not be dropped: once it returns [`Emit::Recorded`], the record is
 //!   in memory that the host owns, and survives the thread.
-//! * [`reference_point!`] orders an event with what the host does, by one exit: the host stamps the event
-//!   with its own clock and answers ([`Reply`]).
+//! * [`reference_point!`] records an event that is ordered with the host's events, and costs one exit. The
+//!   host stamps the event with its own clock and answers ([`Reply`]).
 //! * [`region!`] and [`reference_region!`] mark the beginning and the end of a piece of work.
 //! * [`hypertrace()`] records events of the 2016 interface, which carry numbers only.
 //!
@@ -76,14 +76,14 @@
 //!
 //! # Limits
 //!
-//! An emit never fails: the library counts each event that it cannot record, and the host shows the count.
-//! Events beyond what a ring holds until the host drains it are counted, too. An event in a ring that is a
-//! quarter full wakes a sleeping host.
+//! An emit never fails: the library counts each event that it cannot record, and the host shows the count. If
+//! a ring is full, the library counts further events until the host has drained the ring. An event in a ring
+//! that is a quarter full wakes a sleeping host.
 //!
 //! # Features
 //!
 //! * `std` (default): Linux. Without `std`, the library is `no_std`, and macros need a named client.
-//! * `c`: for the C library alone, which reads the enable mask by its symbol name.
+//! * `c`: for the C library alone. The C library reads the enable mask by the mask's symbol name.
 #![cfg_attr(not(any(feature = "std", test)), no_std)]
 #![warn(missing_debug_implementations)]
 
@@ -198,9 +198,9 @@ macro_rules! commit {
     }};
 }
 
-/// Records an event in order with what the host does, and waits until the host has handled it: one exit from
-/// a VM, or over a segment a bounded wait for the host's thread. Takes the arguments of [`event!`] and
-/// returns a [`Result`]`<`[`Reply`]`, `[`Emit`]`>`.
+/// Records an event that is ordered with the host's events, and waits until the host has handled the event.
+/// In a VM, the event costs one exit. With a segment, the thread waits for the host's thread for a bounded
+/// time. Takes the arguments of [`event!`] and returns a [`Result`]`<`[`Reply`]`, `[`Emit`]`>`.
 ///
 /// ```
 /// match hypertrace::reference_point!("irq", line = 3u8) {

@@ -105,7 +105,7 @@ unsafe fn other_event(site: *mut CallSite, values: *const u64) -> Outcome {
 /// unless `outcome` is NULL.
 ///
 /// # Safety
-/// As for `hypertrace_event`; `outcome` is NULL or can be stored to.
+/// As for `hypertrace_event`. If `outcome` is not NULL, the function may write to `outcome`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hypertrace_commit(
     site: *mut CallSite,
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn hypertrace_commit(
 /// `reply` is NULL.
 ///
 /// # Safety
-/// As for `hypertrace_event`; `reply` is NULL or can be stored to.
+/// As for `hypertrace_event`. If `reply` is not NULL, the function may write to `reply`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hypertrace_reference_point(
     site: *mut CallSite,

@@ -67,9 +67,9 @@ fn again<S: Site>(why: Emit, site: S, address: Hex) {
 }
 
 /// Records an event `function_module` for each file of code that is loaded into the process. The
-/// event's fields are the file's path, the difference between addresses in memory and addresses
-/// in the file, and the file's begin and end in memory. Opens the channel as the first event
-/// does.
+/// event's fields are the file's path, the difference between an address in memory and the same
+/// address in the file, and the file's begin and end in memory. Like the first event, this
+/// function opens the channel.
 ///
 /// HYPERTRACE_FUNCTIONS calls this function before `main`. A program that later loads libraries with
 /// instrumented functions (`dlopen`) calls this function again. Without new libraries, a call records

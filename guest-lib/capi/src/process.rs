@@ -33,10 +33,10 @@ pub struct Options {
 /// Opens the device, or the segment of `hypertrace record`, for this process. The first event
 /// does the same, but reports no error.
 ///
-/// `options` may be NULL. If there is nothing to open, or the system refuses, the function
-/// returns false. If `error` is not NULL, the function then stores a text to `error` that says
-/// what failed, where, and what to do. The text is cut to `size` bytes, including the zero at its
-/// end.
+/// `options` may be NULL. If there is no device and no segment, or the system refuses to open
+/// one, the function returns false. In this case, if `error` is not NULL, the function stores a
+/// text to `error` that says what failed, where, and what to do. The text is cut to `size` bytes,
+/// including the zero at its end.
 ///
 /// A channel that is already open stays open.
 ///
@@ -121,8 +121,8 @@ pub extern "C" fn hypertrace_version() -> *const c_char {
 
 /// Stores the span during which the host records this process, in the form of W3C's Trace
 /// Context: the value of a `traceparent` header, which has 55 characters, and a zero. The
-/// program's own tracing can continue the trace of this span. Looks for the device if no event
-/// has looked for it.
+/// program's own tracing can continue the trace of this span. If no event has looked for the
+/// device, this function looks for the device.
 ///
 /// Returns false, and stores nothing, if there is no device, if its host has no such span, or if `size`
 /// is less than 56.
@@ -141,9 +141,8 @@ pub unsafe extern "C" fn hypertrace_trace_parent(text: *mut c_char, size: usize)
     true
 }
 
-/// Applies the host's enable mask and reports to the host how many events this
-/// thread has dropped, immediately. A thread of the library does the same every
-/// 10 ms.
+/// Immediately applies the host's enable mask, and reports to the host how many events this
+/// thread has dropped. A thread of the library does the same every 10 ms.
 #[unsafe(no_mangle)]
 pub extern "C" fn hypertrace_poll() {
     hypertrace::poll();
@@ -164,7 +163,7 @@ pub extern "C" fn hypertrace_wait_for_room(events: usize, words: usize) -> bool 
 
 /// Records an event of the interface of 2016, which has only numbers: `arg1` and the words at
 /// `args`. The device has a maximum number of arguments. All further arguments are left out. The
-/// event costs one exit. Over a segment, the event is a commit.
+/// event costs one exit. If the channel is a segment, the event is a commit.
 ///
 /// # Safety
 /// `args` points to `count` words.

@@ -15,7 +15,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_char;
 use std::sync::atomic::{AtomicU32, AtomicU64 as Count, Ordering, Ordering::Relaxed};
 
-/// `uint8_t`. The constants are the types of fields, as the macros pass them.
+/// `uint8_t`. These constants are the field types that the macros pass to the library.
 pub const HYPERTRACE_TYPE_U8: u8 = 0;
 /// `uint16_t`
 pub const HYPERTRACE_TYPE_U16: u8 = 1;

@@ -6,7 +6,8 @@ use std::fmt;
 
 /// The ring of a guest's thread, or the backends of a host.
 pub trait Destination: Copy + fmt::Debug + Send + Sync + 'static {
-    /// Returns the backends that get a level's events now, as bits: 0 if the level is off, 1 for a ring.
+    /// Returns a set of bits: the backends that get a level's events now. The set is 0 if the level is off,
+    /// and 1 for a ring.
     fn on(level: Level) -> u32;
     /// Records a level's event, for these backends.
     fn record(on: u32, level: Level, target: &str, message: &Message);

@@ -6,7 +6,7 @@ use log::Level;
 
 hypertrace_trace::include_events!();
 
-/// The backends that are active, as for declared events.
+/// The backends that are active. Declared events use the same backends.
 #[derive(Clone, Copy, Debug)]
 pub struct Host;
 

@@ -10,10 +10,10 @@
 //! # }
 //! ```
 //!
-//! A record is an event `log_error`, `log_warn`, `log_info`, `log_debug` or
-//! `log_trace`, with the fields `target`, `message` and `cut`. So patterns switch
-//! levels while the program runs: `hypertrace ctl -d DIR trace-event log_debug off`. A
-//! record whose event is off is not formatted.
+//! A record is an event `log_error`, `log_warn`, `log_info`, `log_debug` or `log_trace`, with the fields
+//! `target`, `message` and `cut`. Because each level is an event, `hypertrace ctl` can switch a level on or
+//! off while the program runs: `hypertrace ctl -d DIR trace-event log_debug off`. A record whose event is off
+//! is not formatted.
 //!
 //! [`Logger::guest`] (feature `guest`, the default) records into the ring of a guest's or a program's thread.
 //! [`Logger::host`] (feature `host`) records into a VMM's backends, where the five events are declared

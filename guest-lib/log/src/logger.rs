@@ -33,7 +33,8 @@ impl Logger<crate::Host> {
 }
 
 impl<D> Logger<D> {
-    /// Returns a logger that passes all records on to `next`, which decides itself which records it takes.
+    /// Returns a logger that passes all records on to `next`. The logger `next` chooses the records that it
+    /// takes.
     pub fn and<N: Log>(self, next: N) -> Logger<D, N> {
         Logger { destination: self.destination, next }
     }

@@ -1,4 +1,4 @@
-//! A message in a buffer on the stack, and the mark of a thread that formats one.
+//! A message in a buffer on the stack, and the mark of a thread that formats a message.
 
 use std::cell::Cell;
 use std::fmt;
@@ -38,7 +38,7 @@ impl Message {
 
 impl fmt::Write for Message {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        // The text is complete at the cut: a later part would not follow the text so far.
+        // After a cut, no part is added, because a later part would not follow the text so far.
         let room = if self.cut == 0 { MESSAGE_BYTES - self.len } else { 0 };
         let mut len = text.len().min(room);
         while !text.is_char_boundary(len) {
@@ -58,13 +58,13 @@ thread_local! {
 
 static NESTED: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the number of this process's records and events that were dropped because their thread was
-/// formatting another one.
+/// Returns the number of records and events that this process dropped because the thread was formatting
+/// another record or event.
 pub fn nested() -> u64 {
     NESTED.load(Relaxed)
 }
 
-/// The mark of a thread that formats values of the program, whose code may log.
+/// The mark of a thread that formats the program's values. The code that formats a value may itself log.
 #[derive(Debug)]
 pub struct Formatting(());
 

@@ -29,7 +29,7 @@ pub struct Arguments {
 #[derive(Debug, PartialEq)]
 pub enum Action {
     Event(Event),
-    /// A region around a command, whose status is the last field of its end.
+    /// A region around a command. The last field of the region's end is the command's exit status.
     Command {
         begin: Event,
         end: Event,

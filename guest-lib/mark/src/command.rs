@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-/// Exit statuses for commands that cannot be run, as of a shell.
+/// Exit statuses for commands that cannot be run. A shell returns the same statuses.
 const NOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
 

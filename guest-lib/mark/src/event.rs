@@ -18,7 +18,7 @@ pub enum Value {
 impl Value {
     /// Returns the value of a text that a script has written: a number if the text is one.
     pub fn of(text: &str) -> Value {
-        // The parsers of numbers take a plus sign, too, so a text with this sign is left out.
+        // Rust's parsers accept a plus sign, but here a text with a plus sign is not a number.
         let number = Some(text).filter(|text| !text.contains('+'));
         let hex = number.and_then(|number| number.strip_prefix("0x"));
         let hex = hex.and_then(|digits| u64::from_str_radix(digits, 16).ok());
@@ -77,7 +77,8 @@ impl Event {
         Ok(Event { names: DynamicEvent::new(text), values })
     }
 
-    /// Returns the event with another value of its last field, of the same type.
+    /// Returns a copy of the event in which the last field has this value. The value must have the type of
+    /// the last field.
     pub fn with(&self, last: Value) -> Event {
         let mut event = self.clone();
         if let Some(value) = event.values.last_mut() {
@@ -105,7 +106,7 @@ impl Event {
 pub struct Values<'e>(&'e [Value]);
 
 impl Fields for Values<'_> {
-    // The schema has the types.
+    // The event's schema has the field types, so this list is empty.
     const TYPES: &'static [FieldType] = &[];
 
     fn words(self) -> usize {

@@ -10,10 +10,10 @@ use hypertrace::{Emit, Info, Options, Status};
 use std::error::Error;
 use std::process::ExitCode;
 
-/// Exit status if this program itself fails, as of env(1) and timeout(1).
+/// Exit status if this program itself fails. env(1) and timeout(1) use the same status.
 const FAILED: u8 = 125;
 
-/// Reason of a failure: the host may not have taken the event.
+/// Error text if the host has ended and so may not have taken the event.
 const HOST_ENDED: &str =
     "the host has ended: in a VM, start `hypertrace serve` anew, and then the VM";
 
@@ -78,7 +78,8 @@ fn run(arguments: &Arguments) -> Result<ExitCode, String> {
         // Without a channel, the command replaces this program.
         Action::Command { command, .. } if !is_open => Ok(command::replace(command)),
         Action::Command { begin, end, command } => {
-            // Without its begin, the region is in no statistics, but running the command matters more.
+            // If the begin cannot be recorded, the region is in no statistics. The command still runs,
+            // because the command matters more.
             let _ = record(begin, arguments);
             let status = command::run(command);
             let _ = record(&end.with(Value::Signed(status.into())), arguments);

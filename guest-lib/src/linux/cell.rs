@@ -1,7 +1,7 @@
 //! A cell, in which a thread finds its client.
 //!
-//! The code is unsafe because cells are filled by shared references; the bit in the process's bitmap says
-//! which thread has a cell.
+//! The code is unsafe because a thread fills a cell through a shared reference. A thread has a cell if this
+//! thread has set the cell's bit in the process's bitmap.
 #![allow(unsafe_code)]
 
 use crate::client::Client;
@@ -19,14 +19,15 @@ pub(super) struct ClientCell {
     pub(super) suspect: AtomicU64,
     /// Head of the client's ring at the last look.
     pub(super) looked_at: AtomicU64,
-    /// Events that the client's threads had tried to emit at the last look that found the host there.
+    /// Number of events that the client's threads had tried to emit at the last look. Looks that do not find
+    /// the host do not change this number.
     pub(super) attempted: AtomicU64,
-    /// Events that the client's threads had tried to emit at the look under way.
+    /// Number of events that the client's threads had tried to emit when the present look began.
     pub(super) attempted_now: AtomicU64,
 }
 
-// SAFETY: `client` is written only by `fill`, whose caller has the cell's bit,
-// and read only by the thread that it was filled for.
+// SAFETY: only `fill` writes `client`, and the caller of `fill` has the cell's bit. Only the thread that
+// called `fill` reads `client`.
 unsafe impl Sync for ClientCell {}
 // SAFETY: as above.
 unsafe impl Send for ClientCell {}

@@ -17,10 +17,11 @@ const ENVIRONMENT: &str = "HYPERTRACE_CLOCK";
 /// The kernel's clocks that programs read without a system call.
 const CHEAP: [&str; 3] = ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page"];
 
-/// Chooses a clock, and returns the reason, too: the clock of the options or of the environment; else the TSC
-/// if it is known to be one clock, because the kernel keeps it, QEMU emulates the CPUs, or a virtual
-/// machine's CPUs agree; otherwise CLOCK_MONOTONIC_RAW. AArch64's counter always ticks at one rate, but the
-/// counter of an emulator is not the counter whose rate the host knows.
+/// Chooses a clock, and returns the clock and the reason. The first choice is the clock of the options, then
+/// the clock of the environment, then the TSC if the TSC is known to be one clock. The TSC is one clock if
+/// the kernel keeps the TSC, if QEMU emulates the CPUs, or if the counters of a virtual machine's CPUs agree.
+/// The last choice is CLOCK_MONOTONIC_RAW. AArch64's counter always ticks at one rate. If this rate is not
+/// `told`, the counter is an emulator's, and the function chooses CLOCK_MONOTONIC_RAW.
 ///
 /// `told` is the rate of AArch64's counter, as the host says; 0 if the host does not say a rate.
 ///
@@ -82,7 +83,8 @@ fn in_environment() -> Result<Option<Clock>, OpenError> {
 /// Says once in a boot that events are slow. `source` is the name of the kernel's clock; empty if not known.
 fn warn(source: &str) {
     static WARNED: AtomicBool = AtomicBool::new(false);
-    // Root's programs can write the first folder, and a user who has logged in can write the second.
+    // Programs of root can write to the first folder. Programs of a user who has logged in can write to the
+    // second folder.
     let of_user = std::env::var_os("XDG_RUNTIME_DIR").filter(|_| !sys::is_secure());
     let folders = [Some("/run".into()), of_user];
     if !source.is_empty()
@@ -98,9 +100,9 @@ fn warn(source: &str) {
     }
 }
 
-/// Returns whether no process has said this since the system started. The first process makes a file in one
-/// of these folders, and a restart of the system removes this file. If no folder can be written, each process
-/// is the first.
+/// Returns true if no other process has given this warning since the system started. The first process makes
+/// a file in one of these folders, and a restart of the system removes this file. If no folder can be
+/// written, each process is the first.
 fn is_first(folders: impl IntoIterator<Item = PathBuf>) -> bool {
     let note = |folder: PathBuf| {
         let made = fs::File::create_new(folder.join("hypertrace-slow-clock"));
@@ -117,7 +119,8 @@ fn is_first(folders: impl IntoIterator<Item = PathBuf>) -> bool {
 /// State of the TSC, as the kernel shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tsc {
-    /// The TSC always ticks at one rate, or a hypervisor offers it, and the kernel has not dropped it.
+    /// The kernel has not dropped the TSC. Besides, the TSC always ticks at one rate, or a hypervisor offers
+    /// the TSC.
     Kept,
     /// The TSC is a virtual machine's, and the kernel has dropped it, perhaps because the kernel knows too
     /// little about the hypervisor.
@@ -168,7 +171,7 @@ impl Pace {
     }
 
     /// Returns true if this many ticks are more than 10 ms. If the host does not know the frequency, the
-    /// average frequency since this value was made counts.
+    /// function uses the average frequency since this value was made.
     pub(super) fn is_over_10_ms(&self, ticks: u64) -> bool {
         if self.frequency > 0 {
             return ticks > self.frequency / 100;

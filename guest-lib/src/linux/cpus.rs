@@ -17,16 +17,18 @@ use std::sync::{Arc, OnceLock};
 
 /// Longest time that a comparison may take, in milliseconds: the thread waits for CPUs that are busy.
 const MAX_MS: u32 = 500;
-/// Number of tries for a reading that no interruption stretches.
+/// Number of tries for each reading. Interruptions stretch a try, so the closest try is used.
 const TRIES: u32 = 32;
-/// Longest step of a clock from which a kernel derives CLOCK_MONOTONIC_RAW, in nanoseconds: the step of
-/// ACPI's timer.
+/// Longest step of CLOCK_MONOTONIC_RAW in nanoseconds: the step if the kernel derives this clock from ACPI's
+/// timer.
 const STEP_NS: u64 = 280;
-/// Largest error, in nanoseconds, with which readings can show that counters are one clock.
+/// Maximum error of the readings in nanoseconds. Readings with a larger error cannot show that the counters
+/// are one clock.
 const MAX_ERROR_NS: u64 = 10_000;
 
-/// Returns whether the counters of all CPUs that this process may be given are one clock; `None` if nothing
-/// shows that. The counters may differ by less than the readings' error, at most [`MAX_ERROR_NS`].
+/// Returns whether the counters of all CPUs are one clock, or `None` if the readings show neither. The
+/// function looks at all CPUs that the system allows for this process. The counters may differ by less than
+/// the readings' error, at most [`MAX_ERROR_NS`].
 pub(super) fn are_one_clock() -> Option<bool> {
     // Blocks signals, because the new thread inherits the signal mask.
     let _signals_blocked = SignalsBlocked::begin();
@@ -75,8 +77,8 @@ impl Reading {
 /// the readings are too inexact.
 fn compare(readings: &[Reading]) -> Option<bool> {
     let (first, last) = (readings.first()?, readings.last()?);
-    // The ticks are compared first: both clocks may go back if the kernel derives CLOCK_MONOTONIC_RAW from
-    // each CPU's own counter.
+    // The ticks are compared first. If the kernel derives CLOCK_MONOTONIC_RAW from each CPU's own counter,
+    // CLOCK_MONOTONIC_RAW may go back together with the ticks.
     if !readings.is_sorted_by_key(|reading| reading.ticks) {
         return Some(false);
     }
@@ -162,15 +164,16 @@ mod tests {
             other.ticks = other.ticks.saturating_add_signed(ticks);
             compare(&[at(0, 100), other, at(2_000_000, 100)])
         };
-        // The error is 800 ticks: 100 of both readings' widths, and 700 of the other clock's step.
+        // The error is 800 ticks: the widths of both readings give 100 ticks, and the step of
+        // CLOCK_MONOTONIC_RAW gives 700 ticks.
         for ticks in [-800, -1, 0, 800] {
             assert_eq!(moved(ticks, 100), Some(true), "{ticks}");
         }
         for ticks in [-801, 801, -2_000_000, 2_000_000] {
             assert_eq!(moved(ticks, 100), Some(false), "{ticks}");
         }
-        // The counter is so far off that even an inexact reading shows it, or is before the first reading, or
-        // after the last.
+        // In the first check, the counter is so far off that even an inexact reading shows the difference. In
+        // the other checks, the counter is before the first reading or after the last reading.
         assert_eq!(moved(40_000, 60_000), Some(false));
         for ticks in [i64::MIN, -3_000_000, 3_000_000, i64::MAX] {
             assert_eq!(moved(ticks, 100), Some(false), "{ticks}");

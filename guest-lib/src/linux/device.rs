@@ -46,7 +46,8 @@ fn on_bus(options: &Options) -> Option<ChannelLocation> {
     if let Some(device) = functions.iter().find(|function| function::is_device(function)) {
         return Some(ChannelLocation::Function(device.clone()));
     }
-    // A function that this user may not look at may be the device, and opening it gives the reason.
+    // If the system refuses a look at a function, this function may be the device. A try to open the function
+    // then gives the reason for the refusal.
     let mut unseen = None;
     for function in functions_of_ivshmem(options) {
         match ivshmem::is_segment(&function) {

@@ -83,9 +83,9 @@ pub(super) fn bar_file(function: &Path, bar: usize) -> PathBuf {
     function.join(format!("resource{bar}"))
 }
 
-/// Returns the file of a BAR of plain memory: the write-combining one, if there is one. The first mapping of
-/// a range determines the type of all mappings of the range, so `resourceN` would make the range uncached for
-/// all programs.
+/// Returns the file of a BAR of plain memory. If the BAR has a write-combining file, the function returns
+/// that file. The first mapping of a range determines the type of all mappings of the range, so `resourceN`
+/// would make the range uncached for all programs.
 pub(super) fn combining(function: &Path, bar: usize) -> PathBuf {
     let combining = function.join(format!("resource{bar}_wc"));
     if combining.exists() { combining } else { bar_file(function, bar) }

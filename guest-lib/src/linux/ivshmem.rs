@@ -15,7 +15,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// Longest wait, in milliseconds, until the host has seen this boot.
+/// Longest wait, in milliseconds, until the host has seen the number of this boot.
 const MAX_MS: u32 = 2000;
 
 /// Returns true if the memory of this function is a segment.
@@ -65,8 +65,8 @@ pub(super) fn open(function: &Path, options: &Options) -> Result<Opened, OpenErr
     )
 }
 
-/// Tells the host the number of this boot, and waits until the host has seen it: a new boot has a new clock,
-/// and the rings must hold nothing of the last boot.
+/// Tells the host the number of this boot, and waits until the host has seen the number. A new boot has a new
+/// clock, so the rings must hold no records of the last boot.
 fn is_boot_seen(host: &LocalHost, options: &Options) -> bool {
     let boot = boot(options);
     for _ in 0..MAX_MS {

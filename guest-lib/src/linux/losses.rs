@@ -72,7 +72,7 @@ pub(super) fn say_of_child() {
     }
 }
 
-/// Says once that a process cannot use the channel that the process or its parent has had.
+/// Says once that this process can no longer use its own channel or the channel of its parent.
 pub(super) fn say_unusable(why: &OpenError) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Relaxed) {

@@ -53,11 +53,11 @@ pub(super) unsafe fn wiped_on_fork<T, S>(count: usize) -> io::Result<(&'static T
 
 /// Number of loads in a batch.
 const LOADS: u32 = 64;
-/// Number of batches. The fastest batch counts, because an interrupt or a first touch may slow down other
-/// batches.
+/// Number of batches. Only the fastest batch is used, because an interrupt or a first touch may slow down
+/// other batches.
 const BATCHES: usize = 16;
-/// Extra nanoseconds from which a load counts as uncached. A load that reaches memory takes longer than a
-/// load that a cache answers, by several times this number.
+/// Extra nanoseconds per load above which a mapping is uncached. The difference between a load from memory
+/// and a load from a cache is several times larger.
 const UNCACHED_NS: u32 = 20;
 
 /// Measures the kind of a mapping by the time of loads, compared to loads from private memory. Stores cannot
@@ -74,8 +74,8 @@ pub(super) fn memory_type(words: &[AtomicU64]) -> MemoryType {
     }
 }
 
-/// Returns the time of the fastest batch of loads, in nanoseconds. Each load needs the load before, because
-/// loads from write-combining memory may overlap otherwise.
+/// Returns the time of the fastest batch of loads, in nanoseconds. Each load uses the result of the load
+/// before. Without this dependency, loads from write-combining memory might overlap.
 fn fastest(words: &[AtomicU64; 8]) -> u32 {
     let mut batches = [0; BATCHES];
     for batch in &mut batches {

@@ -12,8 +12,9 @@
 //!
 //! A thread's first event may be in a signal handler: the event leases a client without allocating. The
 //! process's first event looks for the device, which allocates, so a program whose first event may be in a
-//! handler calls [`open`] before. After a program has closed descriptors that it does not know, the library's
-//! among them, the program calls [`open`] again; otherwise the next event opens the device again.
+//! handler calls [`open`] before. A program may close all descriptors that it does not know, including the
+//! library's descriptors. Such a program then calls [`open`] again. Otherwise the next event opens the device
+//! again.
 
 mod cell;
 mod clock;
@@ -58,7 +59,7 @@ pub fn default_clock() -> Result<(Clock, Reason), OpenError> {
 }
 
 /// Opens the device for this process. An event without an open channel does the same with the default
-/// options, but reports no error, and no event tries again if there is no device; `open` always tries.
+/// options, but reports no error. If there is no device, later events do not try again. `open` always tries.
 ///
 /// If a channel is open already, `open` keeps that channel and returns its description. A forked child opens
 /// its parent's device.
@@ -103,10 +104,10 @@ pub fn trace_parent() -> Option<TraceParent> {
 /// Makes `channel` this process's channel, in place of a device: shared memory, or a device that the program
 /// has mapped by itself.
 ///
-/// Processes that share the channel each pass a descriptor of the same `lock` file, open for writing (the
-/// memory's own file will do), whose byte *n* the holder of client *n* locks. A forked child uses the same
-/// memory, which has to be inherited, and the same lock file, which `/proc/self/fd` opens anew; without a
-/// lock file, a child gets no client.
+/// Processes that share the channel pass descriptors of the same `lock` file. The descriptors are open for
+/// writing, and the memory's own file will do. The holder of client *n* locks byte *n* of the lock file. A
+/// forked child uses the same memory, so the memory has to be inherited. The child opens the same lock file
+/// anew through `/proc/self/fd`. Without a lock file, a child gets no client.
 ///
 /// # Errors
 /// If a channel is open already, or `channel` has no client to lease.

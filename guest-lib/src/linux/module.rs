@@ -1,6 +1,6 @@
 //! Opens the device by the guest's kernel module, for programs of any user: `/dev/hypertrace` has the MMIO
-//! window. The pages of a client are in the mapping while the client is leased. An access to another page
-//! does not fault, but leads nowhere.
+//! window. The pages of a client are in the mapping while the client is leased. An access to a page of
+//! another client does not fault, but reaches only memory that nobody else uses.
 
 use super::opened::{Opened, Window, open_bar};
 use super::options::{ChannelLocation, Options};

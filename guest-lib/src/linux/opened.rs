@@ -1,6 +1,6 @@
 //! An open device, the opening and mapping of its files, and a window in a file.
 //!
-//! The code is unsafe because what is mapped here is taken for a device's regions.
+//! The code is unsafe because the library treats the memory that is mapped here as a device's regions.
 #![allow(unsafe_code)]
 
 use super::clock;
@@ -22,9 +22,9 @@ pub(super) struct Opened {
     pub memory_type: MemoryType,
     /// The memory that `channel` refers to, kept as long as the channel.
     pub mappings: Vec<Mapping>,
-    /// File by whose locks processes know which clients are free.
+    /// File of locks. The locks show processes which clients are free.
     pub lock: Option<LockFile>,
-    /// The process's name, for leases where several processes share the device.
+    /// The process's name, for leases of a device that several processes share.
     pub name: Option<ProcessName>,
 }
 
@@ -75,8 +75,8 @@ impl Window<'_> {
         let geometry = page.geometry().map_err(|why| not_a_device(self.path, why))?;
         let end = geometry.window_offset(Region::Rings) + geometry.rings_size();
         let window = map(self.file, self.path, self.offset, end, true)?;
-        // SAFETY: the window is mapped up to the end of the last region of this very copy of the page, and
-        // the process keeps the mapping with the channel.
+        // SAFETY: by this copy of the page, the window is mapped up to the end of its last region. The
+        // process keeps the mapping with the channel.
         let channel = unsafe { Channel::in_window(page, window.address())? };
         Ok((channel, window))
     }
