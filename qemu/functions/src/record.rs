@@ -12,7 +12,7 @@ pub const SIZE: usize = 16;
 /// Maximum depth of a record. A record has 10 bits for the depth.
 pub const MAX_DEPTH: u16 = (1 << 10) - 1;
 
-/// Mask of the bits of an address that a record stores.
+/// Mask of the address bits that a record stores.
 pub const ADDRESS_MASK: u64 = (1 << 48) - 1;
 
 const MAGIC: u64 = 5;
@@ -33,11 +33,11 @@ pub enum RecordType {
 /// Entry or exit of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Time in nanoseconds. All records of a directory count from the same beginning.
+    /// Time in nanoseconds. This time is 0 at the same moment for all records of a directory.
     pub time: u64,
     /// Type of the record.
     pub kind: RecordType,
-    /// Number of functions around this one, at most [`MAX_DEPTH`].
+    /// Number of functions around the record's function, at most [`MAX_DEPTH`].
     pub depth: u16,
     /// Address of the function. Only 48 bits of the address are stored.
     pub address: u64,
@@ -49,7 +49,7 @@ pub enum Malformed {
     /// All bytes are zero, as in memory that was mapped and never written.
     #[error("nothing was written here")]
     Unwritten,
-    /// The number 5 is missing.
+    /// The second word does not contain the number 5, which marks a record.
     #[error("no record: the mark is {0}, not 5")]
     Mark(u8),
     /// Fewer than 16 bytes are left in the file.
@@ -114,11 +114,11 @@ impl Record {
     }
 }
 
-/// Returns the 64-bit address for the 48 bits of a record's address, on a machine that extends bit 47 of an
-/// address into the upper bits.
+/// Returns a 64-bit address for a record's 48-bit address. The upper 16 bits of the result are copies of bit
+/// 47.
 ///
-/// x86-64 with 4-level page tables is such a machine. On AArch64, bit 47 may also be set in a user's address,
-/// so the record does not say whether an address is a user's or a kernel's.
+/// On x86-64 with 4-level page tables, all addresses have this form. On AArch64, bit 47 may also be set in a
+/// user's address, so the record does not say whether an address is a user's or a kernel's.
 #[must_use]
 pub fn sign_extended(address: u64) -> u64 {
     ((address << 16).cast_signed() >> 16).cast_unsigned()

@@ -140,7 +140,8 @@ pub(super) fn sessions(path: &Path, warnings: &mut Vec<Warning>) -> Result<Sessi
             if session.is_empty() || session.len() > 64 || !is_name {
                 return Err(damaged("expected the letters and digits of a session: sid=ID"));
             }
-            // The name is cut, because each task of the process gets a copy.
+            // The program's name is cut to MAX_NAME characters, because each task of the process gets a copy
+            // of the name.
             let name = name.chars().take(MAX_NAME).collect();
             let process = number(" pid=")?;
             programs.insert(process, name);
@@ -196,7 +197,7 @@ fn value<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     text.split_once(name)?.1.split_whitespace().next()
 }
 
-/// Range of addresses of a module, with 48 bits.
+/// A module and its range of addresses. The addresses have 48 bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mapped {
     pub start: u64,
@@ -234,7 +235,7 @@ pub(super) fn map(path: &Path, left: &mut u64, warnings: &mut Vec<Warning>) -> R
             let (start, end) =
                 range.ok_or_else(|| damaged("expected a line as in /proc/PID/maps"))?;
             let (start, end) = (start & ADDRESS_MASK, end & ADDRESS_MASK);
-            // A line without a name is memory of no file.
+            // A line without a name, or with a name in brackets, describes memory to which no file is mapped.
             let file = words.nth(4).filter(|file| !file.starts_with('['));
             if let Some(file) = file {
                 let name = file.rsplit('/').next().unwrap_or_default().to_owned();

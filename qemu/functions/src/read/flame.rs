@@ -19,10 +19,10 @@ const TRACK: u64 = 1 << 63;
 #[derive(Debug, Default)]
 pub struct Flame {
     paths: Paths,
-    /// Time in nanoseconds that each path's innermost function has used itself, by the path's number
+    /// Own times of the paths' innermost functions in nanoseconds. The index is the path's number
     times: Vec<u64>,
-    /// Number of calls whose stack found no room, because there were [`MAX_PATHS`](super::MAX_PATHS) stacks
-    /// already. The time of such a call counts for the calling function.
+    /// Number of calls that got no stack of their own, because there were [`MAX_PATHS`](super::MAX_PATHS)
+    /// stacks already. The time of such a call counts for the calling function.
     pub beyond: u64,
     /// Damage by task. The sums contain everything that could be read in spite of the damage.
     pub damage: Vec<Error>,
@@ -31,14 +31,15 @@ pub struct Flame {
 /// A function of a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Frame {
-    /// The track itself, by number. The track is the outermost frame of all its stacks.
+    /// Frame of a track. This frame is the outermost frame of all the track's stacks. The value is the
+    /// track's number.
     Track(u32),
-    /// A function, by address.
+    /// Frame of a function. The value is the function's address.
     Function(u64),
 }
 
 impl Flame {
-    /// Adds up all stacks of a trace, in the trace's whole time or in parts of the time.
+    /// Adds up all stacks of a trace. If there are `spans`, then only the time in `spans` counts.
     #[must_use]
     pub fn of(trace: &Trace, spans: Option<&Spans>) -> Self {
         let mut flame = Flame::default();
@@ -69,8 +70,8 @@ impl Flame {
             };
             let path = call.path as usize;
             if path >= times.len() {
-                // If even the outermost function's path found no room, then the call has no path, and the
-                // call's time counts for the track.
+                // If there was no room even for the path of the outermost function, then the call has no
+                // path. The call's time then counts for the track.
                 if path >= super::MAX_PATHS {
                     outside = outside.saturating_add(call.self_time);
                     continue;
@@ -83,7 +84,7 @@ impl Flame {
         self.put(track, outside);
         let mut known = Vec::new();
         for (path, (outer, function)) in calls.paths().nodes().iter().enumerate() {
-            // A path is made after the path around it.
+            // An outer path has a lower number than its inner paths, so `known` already has the outer path.
             let outer = known.get(*outer as usize).copied().unwrap_or(track);
             let global = self.paths.within(Some(outer), *function);
             known.push(global);
@@ -104,9 +105,9 @@ impl Flame {
         self.times[path] = self.times[path].saturating_add(time);
     }
 
-    /// Returns at most [`MAX_STACKS`] stacks with their own times. If there are more stacks, then the
-    /// shortest stacks are left out, and their time counts for the functions around these stacks. Stacks
-    /// without own time are left out, too.
+    /// Returns at most [`MAX_STACKS`] stacks with their own times. If there are more stacks, then this
+    /// method leaves out the stacks with the least total time, and adds their own time to the stacks of
+    /// their callers. Stacks without own time are left out, too.
     #[must_use]
     pub fn stacks(&self) -> Vec<(Vec<Frame>, u64)> {
         let nodes = self.paths.nodes();

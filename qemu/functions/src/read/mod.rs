@@ -2,12 +2,12 @@
 
 //! Reads directories of uftrace's format, and adds up the times of functions.
 //!
-//! [`Trace`] opens a directory; [`Records`] iterates over a task's records, [`Calls`] over its calls;
-//! [`Summary`] adds up calls by function and caller.
+//! [`Trace`] opens a directory. [`Records`] iterates over a task's records, and [`Calls`] iterates over a
+//! task's calls. [`Summary`] adds up calls by function and caller.
 //!
 //! Files may be cut anywhere and have any contents. From a damaged file, a reader returns all readable parts,
-//! and an error that names the file and the byte. The constants in this module bound the memory, so that
-//! numbers in files cannot.
+//! and an error that names the file and the byte. The constants in this module limit a reader's memory,
+//! whatever numbers the files contain.
 
 mod calls;
 mod describe;

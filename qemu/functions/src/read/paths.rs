@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Paths of calls. A path is a function together with all functions around the function. Each path is kept
-//! only once.
+//! Paths of calls. A path is a function together with all functions that have called the function, directly
+//! or indirectly. Each path is kept only once.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ const NONE: u32 = u32::MAX;
 /// Paths of one task's calls, as a tree.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
-    /// For each path, the number of the path around this path, and the innermost function
+    /// For each path: the number of the calling function's path, and the address of the innermost function
     nodes: Vec<(u32, u64)>,
     numbers: HashMap<(u32, u64), u32>,
     /// Number of times that there was no room for another path
@@ -23,8 +23,8 @@ pub(super) struct Paths {
 }
 
 impl Paths {
-    /// Returns the path of a function that path `outer` calls. Without `outer`, returns the path of an
-    /// outermost function.
+    /// Returns the path of `function`, which the innermost function of path `outer` has called. Without
+    /// `outer`, `function` is an outermost function.
     pub fn within(&mut self, outer: Option<u32>, function: u64) -> u32 {
         let node = (outer.unwrap_or(NONE), function);
         if let Some(path) = self.numbers.get(&node) {
@@ -55,7 +55,7 @@ impl Paths {
     pub fn functions(&self, path: u32) -> Vec<u64> {
         let mut functions = Vec::new();
         let mut at = path;
-        // A path is made after the path around it, so each round has a lower number.
+        // A path has a higher number than its caller's path, so each round has a lower number in `at`.
         while let Some((outer, function)) = self.nodes.get(at as usize) {
             functions.push(*function);
             at = *outer;

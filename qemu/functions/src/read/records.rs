@@ -59,7 +59,7 @@ struct Damage {
     why: Malformed,
     /// Number of places with bytes that are no records
     places: u64,
-    /// Number of such bytes
+    /// Number of bytes that are no records
     bytes: u64,
 }
 
@@ -107,10 +107,10 @@ impl Records {
         }
     }
 
-    /// Skips the arguments of a record: all bytes up to bytes that can be the next record. If no bytes can be
-    /// the next record, then the next read finds damage.
+    /// Skips the arguments of a record, up to the first bytes that can be the next record. If no such bytes
+    /// follow, then the next read finds damage.
     fn skip_arguments(&mut self, record: &Record) -> Result<()> {
-        // A call that begins in this function is deeper by 1.
+        // A function is deeper by 1 than the function that calls it.
         let deepest = record.depth.saturating_add(u16::from(record.kind == RecordType::Entry));
         for ahead in (ALIGNMENT..=MAX_ARGUMENTS as usize).step_by(ALIGNMENT) {
             let Some(bytes) = self.peek(ahead)? else {
@@ -164,7 +164,7 @@ impl Records {
     /// Skips zeros, up to the word before the next byte that is not zero. Returns false if only zeros follow.
     /// A hole in the file may have any size, so the function does not read the zeros of a hole.
     fn skip_zeros(&mut self) -> Result<bool> {
-        // Each round skips a window, or is the last round.
+        // Each round skips a window, except for the last round.
         loop {
             let rest = &self.window[self.at..];
             if let Some(zeros) = rest.iter().position(|byte| *byte != 0) {
@@ -193,7 +193,8 @@ impl Records {
         }
     }
 
-    /// Ends at the file's end, `after` bytes behind the last record. Further bytes are a part of a record.
+    /// Skips `after` bytes, and then the rest of the file. If the rest has a byte that is not zero, then the
+    /// rest counts as an incomplete record.
     fn end(&mut self, after: usize) {
         self.advance(after);
         let rest = &self.window[self.at..];

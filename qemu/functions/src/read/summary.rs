@@ -40,15 +40,16 @@ pub struct Caller {
 pub struct Function {
     /// Address of the function, of 48 bits.
     pub address: u64,
-    /// Number of calls of the function. An entry for a stack that is in use again is no call.
+    /// Number of calls of the function. The entries that a recorder writes when the guest resumes a stack do
+    /// not count as calls.
     pub calls: u64,
     /// Time of the function's calls in nanoseconds. Nested recursive calls count once.
     pub total: u64,
     /// Time in the function itself in nanoseconds. The time of the functions that the function called is not
     /// included.
     pub self_time: u64,
-    /// Minimum time from an entry to its exit in nanoseconds. A call that another stack interrupts has
-    /// several entries.
+    /// Minimum time from an entry to its exit in nanoseconds. If the guest uses another stack during a call,
+    /// then the call has several entries.
     pub min: u64,
     /// Maximum time from an entry to its exit in nanoseconds.
     pub max: u64,
@@ -78,8 +79,8 @@ impl Summary {
         Summary::within(trace, None)
     }
 
-    /// Adds up the calls in some parts of a trace's time. Only the calls' times in these parts count. `None`
-    /// means all of the time.
+    /// Adds up the calls in some parts of a trace's time. Time outside of these parts does not count. `None`
+    /// stands for the whole time of the trace.
     #[must_use]
     pub fn within(trace: &Trace, spans: Option<&Spans>) -> Self {
         let mut summary = Summary::default();
@@ -136,7 +137,8 @@ impl Summary {
         caller.total = caller.total.saturating_add(counted);
     }
 
-    /// Returns the first functions in an order, the largest value first.
+    /// Returns the `number` functions with the largest values, the largest value first. `by` selects the
+    /// value.
     #[must_use]
     pub fn top(&self, number: usize, by: By) -> Vec<&Function> {
         let key = |function: &Function| match by {

@@ -30,8 +30,8 @@ pub struct Trace {
     tasks: Vec<Task>,
     /// Modules of all sessions, with ranges that do not overlap
     modules: Vec<(Mapped, Symbols)>,
-    /// Processes of the tasks. `moved` has the sessions of each process, and is empty if each module is at
-    /// its own place in `modules`
+    /// Processes of the tasks. `moved` has the sessions of each process. If all modules have their own
+    /// addresses in `modules`, then `moved` is empty
     processes: BTreeMap<u32, u32>,
     moved: HashMap<u32, Vec<Executed>>,
     /// Symbols that the reader's user has added. These symbols take precedence over the directory's symbols
@@ -40,11 +40,11 @@ pub struct Trace {
     watcher: Watcher,
 }
 
-/// Time at which a process began to execute a program, and those modules of the program that have another
-/// address in [`Trace::modules`] than in the program.
+/// A session of a process: the time at which the process began to execute a program, and the program's
+/// modules that have other addresses in [`Trace::modules`].
 type Executed = (u64, Arc<[Moved]>);
 
-/// Range of a module's addresses in a session, if the same module has other addresses in [`Trace::modules`].
+/// Addresses of a module in a session, if [`Trace::modules`] has the module at other addresses.
 #[derive(Clone, Copy, Debug)]
 struct Moved {
     start: u64,
@@ -164,14 +164,15 @@ impl Trace {
         &self.path
     }
 
-    /// Returns the place of time 0 on the host's clocks; `None` if another recorder made the directory.
+    /// Returns the values of the host's clocks at time 0 of the trace; `None` if another recorder made the
+    /// directory.
     #[must_use]
     pub fn anchor(&self) -> Option<&Anchor> {
         self.anchor.as_ref()
     }
 
-    /// Returns the faults of the directory in spite of which the directory could be opened. Faults of records
-    /// are found only when the records are read.
+    /// Returns the directory's faults that did not prevent the opening. Faults of records are found only when
+    /// the records are read.
     #[must_use]
     pub fn warnings(&self) -> &[Warning] {
         &self.warnings
@@ -184,10 +185,11 @@ impl Trace {
         &self.tasks
     }
 
-    /// Adds symbols that are not in the directory. Added symbols are used before the directory's.
+    /// Adds symbols that are not in the directory. Added symbols take precedence over the directory's
+    /// symbols.
     ///
     /// # Errors
-    /// If the file has no symbols; the message says why.
+    /// If the file has no symbols. The error's message says why.
     pub fn add_symbols(&mut self, source: &Source) -> Result<()> {
         self.added.add(source)
     }
@@ -197,10 +199,9 @@ impl Trace {
         self.modules.iter().map(|(mapped, symbols)| (mapped.name.as_str(), symbols))
     }
 
-    /// Converts the address of a task's record at this time to the address that [`function`](Self::function)
-    /// takes, as if the record's module were still at the place where the module was first mapped. The
-    /// conversion is needed, because after `exec`, a program may be at other addresses, or another program
-    /// may be at the same addresses.
+    /// Converts the address of a record to an address for [`function`](Self::function). `tid` is the record's
+    /// task, and `time` is the record's time. The conversion is needed, because after `exec`, a program may
+    /// be at other addresses, or another program may be at the same addresses.
     #[must_use]
     pub fn placed(&self, tid: u32, time: u64, address: u64) -> u64 {
         if self.moved.is_empty() {
@@ -264,8 +265,8 @@ impl Trace {
     }
 }
 
-/// Returns a range of addresses for a module that overlaps no other module: the module's own range, or a
-/// range behind all other modules.
+/// Returns a range of addresses for a module: the module's own range if no other module is there, and
+/// otherwise a range behind all other modules.
 fn free_place(modules: &[(Mapped, Symbols)], mapped: &Mapped) -> Mapped {
     let overlaps = |(other, _): &(Mapped, _)| other.start < mapped.end && mapped.start < other.end;
     if !modules.iter().any(overlaps) {

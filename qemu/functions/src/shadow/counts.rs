@@ -23,22 +23,22 @@ pub struct Counts {
     /// Number of functions that ended without a return. `longjmp`, exceptions, and context switches within a
     /// shared stack end functions in this way.
     pub vanished: u64,
-    /// Number of indirectly called functions that have no record, because each function ended before an
-    /// instruction in the function was observed.
+    /// Number of indirectly called functions that have no record. Such a function ended before any of its
+    /// instructions was observed.
     pub unnamed: u64,
-    /// Number of calls by a retpoline or a similar thunk: a return instruction right after a call jumps to
-    /// the function that is really called.
+    /// Number of jumps by which retpolines and similar thunks reached a function. Such a thunk executes a
+    /// call, and then a return instruction that jumps to the function.
     pub thunks: u64,
     /// Number of returns to another address than the return address of the call.
     pub changed: u64,
-    /// Number of returns that match a call by the return address alone, because the slot or the stack is not
-    /// the call's.
+    /// Number of returns that have the return address of a call, but another slot or another stack than the
+    /// call.
     pub moved: u64,
-    /// Number of returns of functions whose calls are not known, because a function was called before the
+    /// Number of returns of functions whose calls are not known. Such a function was called before the
     /// recording began, or on a stack that was forgotten.
     pub before: u64,
-    /// Number of misses. A miss is a return without a call, although the call of the function around is
-    /// known.
+    /// Number of misses. A miss is a return that belongs to no call, although the stack has functions whose
+    /// calls are known.
     pub unmatched: u64,
     /// Number of events whose time was before the last event's time. Such an event gets the last time plus 1
     /// ns.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Calls whose return address is in a register (AArch64), for a recorder that cannot read the stack pointer.
+//! Events of AArch64 guests, whose calls leave the return address in a register. A recorder that cannot read
+//! the stack pointer reports these events.
 //!
 //! A call that keeps the return address in a register has no slot. A function that calls other functions
 //! first stores its return address on the stack, and loads the return address again before the function
@@ -22,7 +23,8 @@ pub enum Linked {
     Stored(u64),
     /// A load of the return address from this place.
     Loaded(u64),
-    /// A return by the register. The slot and the value of the `Return` are not used.
+    /// A return instruction, which jumps to the address in the register. The slot and the value of the
+    /// [`Return`] are not used.
     Return(Return),
     /// The stack pointer got the value of another register.
     StackPointerSet,
@@ -33,8 +35,8 @@ fn is_provisional(slot: u64) -> bool {
     !slot.is_multiple_of(8)
 }
 
-/// Returns the provisional place of a frame within the function with this slot. The place is just below the
-/// slot, and so above all lower slots.
+/// Returns the provisional place of a frame within the function with this slot. The place is one byte below
+/// the slot, so the place is above all lower slots.
 fn within(slot: u64) -> u64 {
     if is_provisional(slot) { slot } else { slot.wrapping_sub(1) }
 }
@@ -72,18 +74,17 @@ impl Stacks {
         let was_loaded = std::mem::take(&mut self.next) == Next::Loaded;
         let Some(top) = self.open.top().filter(|_| self.open.stack.beyond == 0) else { return };
         if was_fresh {
-            // If the slot shows that other functions have ended, then these functions ended before the call
-            // of this function. The exits of these functions come first, because this function's entry is not
-            // written yet.
+            // The slot may show that other functions had ended before this function was called. The exits of
+            // these functions come first, because this function's entry is not written yet.
             self.open.drop_top();
             self.arrive(slot, slot.saturating_add(1), top.time, out);
-            // The caller gets its name now, because only the innermost function may be without a name. The
-            // call's return address is in the caller.
+            // The calling function gets its name now, because a frame without a name must be the innermost
+            // frame. The call's return address is in the calling function.
             self.name(top.back);
             self.open.push(Frame { slot, ..top });
         } else if was_loaded {
-            // The store belongs to a function that a tail call has reached, because a function that a call
-            // instruction calls has its own frame already.
+            // A tail call has reached the function that stores the address, because a call instruction would
+            // have made a new frame.
             self.open.move_top(slot);
         }
     }

@@ -21,9 +21,9 @@
 //! reports the place below the stack pointer as the call's slot. A recorder that cannot read the stack
 //! pointer reports where functions store and load their return addresses ([`Linked`]).
 //!
-//! The guest chooses all addresses. Memory is bounded by [`Settings::stacks`] and [`MAX_FRAMES`]. An event
-//! searches the stacks at most once, and writes at most two records for each frame of two stacks. [`Counts`]
-//! counts everything beyond these bounds.
+//! The guest chooses all addresses. Memory is bounded by [`Settings::stacks`] and [`MAX_FRAMES`]. For an
+//! event, the shadow stacks search all stacks at most twice. They write at most two records for each frame of
+//! two stacks. [`Counts`] counts everything beyond these bounds.
 
 mod counts;
 mod linked;
@@ -45,15 +45,16 @@ pub struct Settings {
     /// Binary logarithm of the size and alignment of a kernel's stacks. A kernel's addresses have the topmost
     /// bit set.
     pub kernel_stack_bits: u32,
-    /// Maximum distance in bytes from the known range of a stack to the slot of a call or return on the same
-    /// stack, for stacks that are not a kernel's.
+    /// For stacks that are not a kernel's: maximum distance in bytes between the known range of a stack and
+    /// the slot of another call or return on this stack.
     pub reach: u64,
     /// Minimum duration of recorded functions in nanoseconds.
     pub min: u64,
     /// Number of depths that are recorded, at most [`MAX_FRAMES`].
     pub depth: usize,
-    /// Whether a program's functions stay open while the program is in the kernel, so that the kernel's
-    /// functions are within the program's functions. This setting is for a track of all privilege levels.
+    /// Whether a program's functions stay open while the program is in the kernel. The records then show the
+    /// kernel's functions inside the program's functions. This setting is for a track of all privilege
+    /// levels.
     pub nested: bool,
     /// Whether nothing is recorded before [`Stacks::replay`].
     pub paused: bool,
@@ -68,8 +69,8 @@ impl Default for Settings {
         Settings {
             stacks: 256,
             kernel_stack_bits: 14,
-            // The reach is larger than the frames of nearly all functions, and smaller than the distance of
-            // most threads' stacks.
+            // Nearly all functions have frames smaller than the reach, and the stacks of most threads are
+            // farther apart than the reach.
             reach: 256 << 10,
             min: 0,
             depth: MAX_FRAMES,
@@ -100,8 +101,9 @@ pub struct Call {
 pub struct Return {
     /// Address of the instruction, or any other address in the same function.
     pub at: u64,
-    /// Stack slot of the return address, as in [`Call`]. If the slot is unknown, the innermost function ends;
-    /// if another function has returned, the next call's slot corrects the error.
+    /// Stack slot of the return address, as in [`Call`]. If the slot is unknown, then the return ends the
+    /// innermost function. If the return was another function's, then the slot of the next call corrects the
+    /// error.
     pub slot: Option<u64>,
     /// Address to which the instruction returns, if known.
     pub value: Option<u64>,

@@ -9,12 +9,13 @@ use super::stack::{Frame, MAX_FRAMES, Region, Stack, UNNAMED, named};
 use crate::record::{Record, RecordType};
 
 /// Stacks of a track, and the frames of these stacks. There are a current stack and other stacks. With
-/// [`Settings::nested`], one of the other stacks may be the program's stack around the current stack.
+/// [`Settings::nested`], the functions of another stack, a program's stack, may be open around the functions
+/// of the current stack.
 pub(super) struct Open {
     /// Frames of all stacks. A high bound costs nothing, because the system provides the zeroed memory only
     /// when the memory is used
     frames: Vec<[u64; 4]>,
-    /// All stacks. The entry of the current stack is an old copy, because `stack` is the current stack
+    /// All stacks. The element of the current stack is out of date, because only `stack` is kept up to date
     stacks: Vec<Stack>,
     /// Address space of the stacks that are not a kernel's
     space: u64,
@@ -22,7 +23,8 @@ pub(super) struct Open {
     current: usize,
     /// The current stack
     pub stack: Stack,
-    /// Index of the program's stack whose functions stay open while the kernel uses the current stack
+    /// Index of the program's stack, if the program's functions stay open while the kernel uses the current
+    /// stack
     outer: Option<usize>,
     min: u64,
     /// Number of depths that are recorded
@@ -129,8 +131,8 @@ impl Open {
         frame.function != UNNAMED
     }
 
-    /// Gives the innermost function another slot on the current stack, if this slot is within the function
-    /// around it.
+    /// Moves the frame of the innermost function to another slot of the current stack, if this slot is below
+    /// the slot of the calling function.
     pub fn move_top(&mut self, slot: u64) {
         let Some(index) = self.stack.len.checked_sub(1) else { return };
         let around = index.checked_sub(1).map(|around| self.frame(self.current, around).slot);
@@ -140,14 +142,14 @@ impl Open {
         }
     }
 
-    /// Ends the innermost function without a record.
+    /// Removes the frame of the innermost function, and writes no exit.
     pub fn drop_top(&mut self) {
         self.stack.len = self.stack.len.saturating_sub(1);
         self.stack.written = self.stack.written.min(self.stack.len);
         self.stack.beyond = 0;
     }
 
-    /// Returns the number of functions around the functions of the current stack.
+    /// Returns the number of the program's functions that are open around the functions of the current stack.
     #[inline]
     fn base(&self) -> usize {
         self.outer.map_or(0, |outer| self.stacks[outer].len)
@@ -305,7 +307,7 @@ impl Open {
     /// Finds the known stack of a slot. Among stacks that are not a kernel's, this is the nearest stack.
     pub fn find(&self, slot: u64, settings: &Settings) -> Option<usize> {
         let region = self.region(slot, settings);
-        // There are at most as many rounds as stacks.
+        // The loop has at most as many rounds as there are stacks.
         let mut same = (0..self.stacks.len()).filter(|index| self.get(*index).region == region);
         if !region.is_near() {
             return same.next();
@@ -363,8 +365,8 @@ impl Open {
     }
 
     /// Makes an empty stack the current stack, in a new place or in the place of the least recently used
-    /// stack. Returns whether another stack was forgotten to make room. The program's stack around the
-    /// current stack is never forgotten, because this stack was used last.
+    /// stack. Returns whether another stack was forgotten to make room. The program's stack whose functions
+    /// stay open is never forgotten, because the guest has used this stack until now.
     pub fn change_to_empty(&mut self, stack: Stack, settings: &Settings) -> bool {
         let has_room = self.stacks.len() < settings.stacks;
         let index = if has_room {

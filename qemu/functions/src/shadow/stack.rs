@@ -72,7 +72,7 @@ pub(super) struct Stack {
     pub beyond: u64,
     /// Slot of the last event
     pub last: u64,
-    /// Number of the last change of stack that led to this stack
+    /// Number of the last change to this stack, counted over all changes of the track's stacks
     pub used: u64,
 }
 

@@ -21,12 +21,12 @@ pub struct Stacks {
     time: u64,
     /// Number of changes of stack
     turn: u64,
-    /// Slot of the last call if its target was just ahead; otherwise 0
+    /// Slot of the last call of a place just ahead, until a return uses the slot; otherwise 0
     ahead: u64,
     /// Whether the last event was the call of the innermost function, or a thunk's jump to the innermost
     /// function. If so, the function's entry is not written yet
     pub(super) fresh: bool,
-    /// Which function the next return instruction ends, for calls without slots
+    /// For calls without slots: the function that the next return instruction ends
     pub(super) next: Next,
 }
 
@@ -74,9 +74,10 @@ impl Stacks {
         }
     }
 
-    /// Reports that from now on, stacks that are not a kernel's are the stacks of this thread. Different
-    /// processes may use the same addresses. In a whole machine, the [kernel's stack](Self::kernel_stack)
-    /// from which a virtual CPU returned to the program identifies the program's thread.
+    /// Reports the thread that now runs. From now on, each stack that is not a kernel's belongs to this
+    /// thread. Different processes may use the same addresses. In a whole machine, the [kernel's
+    /// stack](Self::kernel_stack) from which a virtual CPU returned to the program identifies the program's
+    /// thread.
     #[inline]
     pub fn set_space(&mut self, space: u64) {
         if space != self.open.space() {
@@ -93,8 +94,8 @@ impl Stacks {
             Some(top) if call.slot < top.slot && self.open.holds(call.slot) => {
                 self.open.stack.last = call.slot;
             }
-            // If a frame has the call's own slot, then `arrive` ends the frame's function, too, because the
-            // call overwrites its return address.
+            // If a frame already has the call's slot, then `arrive` ends this frame's function, too, because
+            // the call overwrites the function's return address.
             _ => self.arrive(call.slot, call.slot.saturating_add(1), time, out),
         }
         self.name(call.at);
@@ -164,7 +165,7 @@ impl Stacks {
         self.pop(time, out);
     }
 
-    /// Handles a return at another slot than the innermost function's slot.
+    /// Handles a return whose slot is not the slot of the innermost function.
     #[cold]
     fn ret_at(&mut self, ret: &Return, slot: u64, time: u64, out: &mut impl FnMut(Record)) {
         let is_here = self.open.holds(slot) || self.open.reaches(slot, &self.settings);
@@ -273,8 +274,8 @@ impl Stacks {
     #[inline]
     pub(super) fn advance(&mut self, time: u64) -> u64 {
         self.counts.backwards += u64::from(time < self.time);
-        // No two events have the same time. Therefore a reader can distinguish a call's entry from an entry
-        // that only says that a stack is in use again.
+        // No two events have the same time. Therefore a reader can distinguish the entry of a call from an
+        // entry that was written because a stack is in use again.
         self.time = time.max(self.time.saturating_add(1));
         self.time
     }
@@ -309,7 +310,8 @@ impl Stacks {
         self.fresh = false;
         let region = self.open.region(slot, &self.settings);
         if self.open.stack.region == Region::Unknown {
-            // If the region of the current stack is unknown, then the functions on the stack have no slots.
+            // The region of the current stack is unknown, so the functions on this stack have no slots, and
+            // count as ended.
             self.counts.vanished += self.open.stack.len as u64;
             self.open.suspend(time, out);
             self.open.stack = Stack::empty(region, slot, 0);
@@ -357,8 +359,8 @@ impl Stacks {
             && self.open.top().is_none_or(|top| top.function != UNNAMED)
     }
 
-    /// Returns the program's stack if the program's functions have stayed open around the kernel's functions,
-    /// and the slot is on the program's stack.
+    /// Returns the program's stack if the slot is on this stack, and the program's functions have stayed open
+    /// while the kernel ran.
     fn outer_of(&self, slot: u64, region: Region) -> Option<usize> {
         let outer = self.open.outer()?;
         let is_on_it = region == self.open.region_of(outer)
@@ -366,7 +368,8 @@ impl Stacks {
         is_on_it.then_some(outer)
     }
 
-    /// Ends the innermost function, without proof that this function returns.
+    /// Handles a return without a slot. The return ends the innermost function, although nothing proves that
+    /// this function has returned.
     pub(super) fn ret_without_slot(&mut self, at: u64, time: u64, out: &mut impl FnMut(Record)) {
         if self.open.stack.beyond != 0 {
             self.open.stack.beyond -= 1;
@@ -378,8 +381,8 @@ impl Stacks {
         }
     }
 
-    /// Handles a return at a slot below all frames: the return may be a return of a function that was too
-    /// deep to be recorded, a thunk's jump, or a miss.
+    /// Handles a return at a slot below all frames. The returning function may have been too deep to be
+    /// recorded, or may have moved its return address. Otherwise the return is a thunk's jump or a miss.
     #[cold]
     fn ret_below(
         &mut self,
@@ -416,8 +419,8 @@ impl Stacks {
         }
     }
 
-    /// Ends the innermost function if the function returns on another stack than the stack on which the
-    /// function was called. The entry code of Linux has such functions.
+    /// Ends the innermost function if this function was called on one stack and returns on another stack. The
+    /// entry code of Linux has such functions.
     #[cold]
     fn ret_after_move(
         &mut self,

@@ -39,8 +39,8 @@ fn demangled(symbol: &str) -> Option<String> {
     // A symbol may have a version: `_ZN1A3getEv@VERSION`.
     let (mangled, version) = symbol.split_at(symbol.find('@').unwrap_or(symbol.len()));
     let mut name = Beginning::default();
-    // If a name is too long, then `name` keeps its first bytes and returns an error. The code ignores this
-    // error.
+    // If a name is too long, then `name` keeps the first bytes, and returns an error to the demangler. The
+    // code ignores this error.
     let result = match rustc_demangle::try_demangle(mangled) {
         Ok(found) => write!(name, "{found:#}"),
         Err(_) => {

@@ -147,8 +147,9 @@ impl Symbols {
         Some(Symbol { address, size, name: self.names.get(start..end)? })
     }
 
-    /// Adds a function or, with an empty name, a symbol that only ends the function before it. Returns false
-    /// if there are too many symbols. The caller has to call [`finish`](Self::finish) after the last symbol.
+    /// Adds a function. If the name is empty, then the symbol is no function, and only limits the size of the
+    /// function before it. Returns false if there are too many symbols. The caller has to call
+    /// [`finish`](Self::finish) after the last symbol.
     pub(crate) fn push(&mut self, address: u64, size: u64, name: &str) -> bool {
         if self.entries.len() >= MAX_SYMBOLS {
             return false;
@@ -185,7 +186,8 @@ fn character_boundary(text: &str, most: usize) -> usize {
     end
 }
 
-/// Name of the stubs by which a program or library calls functions of other files. A stub jumps by a pointer.
+/// Name of the stubs by which a program or library calls functions of other files. A stub jumps to an address
+/// that it reads from a table.
 pub const STUBS: &str = ".plt";
 
 /// Returns whether a name belongs to a part of a function that the compiler has moved away. The function

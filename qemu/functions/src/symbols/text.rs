@@ -55,7 +55,7 @@ pub(crate) fn read(bytes: &[u8], path: &Path, offset: u64, found: &mut Symbols) 
 /// Text before the number of symbols in a `.sym`.
 pub(crate) const COUNT: &str = "# symbols: ";
 
-/// Marks of uftrace, which are no symbols.
+/// Names of uftrace's marks in a `.sym` file. The marks are no symbols.
 const MARKS: [&[u8]; 3] = [b"__sym_end", b"__dynsym_end", b"__func_end"];
 
 /// Checks that a `.sym` file has symbols, because recorders make no file without symbols. If the file states

@@ -79,7 +79,7 @@ fn cut_file(file: &File, path: &Path) -> Result<u64> {
 }
 
 /// Opens a file of records, and finds the end of the last record. Returns `None` if there is no such file.
-/// Adds a warning for a part of a record that no kill of the recorder explains.
+/// Adds a warning if the file ends with a part of a record that a killed recorder cannot have left.
 pub(super) fn whole_records(
     path: &Path,
     warnings: &mut Vec<Warning>,

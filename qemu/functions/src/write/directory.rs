@@ -132,10 +132,10 @@ impl Directory {
         Ok(())
     }
 
-    /// Takes all whole records from the file `from`. The records become the records of a task that was added
-    /// before. Links the file if this user owns the file, the file needs no cut, and the file system can make
-    /// the link; otherwise copies the records. A file that does not exist has no records. Returns the faults
-    /// of the file in spite of which the records were taken.
+    /// Copies or links all whole records from the file `from`. The records become the records of a task that
+    /// was added before. Makes a hard link to the file if this user owns the file, the file needs no cut, and
+    /// the file system can make the link. Otherwise copies the records. A file that does not exist has no
+    /// records. Returns the faults of the file that did not prevent the copy or the link.
     ///
     /// # Errors
     /// If `from` is not a file with records, or a file cannot be read or written.
@@ -196,7 +196,7 @@ impl Directory {
         self.modules.iter().map(|(_, module)| module.left_out).sum()
     }
 
-    /// Writes the anchor, which says which values the host's clocks had at time 0.
+    /// Writes the anchor, which has the values of the host's clocks at time 0.
     ///
     /// # Errors
     /// If the file cannot be written.

@@ -77,15 +77,15 @@ pub(super) struct Module {
 /// module without functions.
 pub(super) fn module(name: &str, symbols: &Symbols, most: usize) -> Option<(Module, String)> {
     const PAGE: u64 = 4096;
-    // Maximum size in bytes of a function's two lines without the function's name, plus the line with the
-    // number of symbols.
+    // Maximum size in bytes of three lines together: a function's two lines, without the function's name, and
+    // the line with the number of symbols.
     const LINES: usize = 64 + 32;
     let start = symbols.iter().next()?.address & !(PAGE - 1);
     let mut text = String::new();
     let mut end = start;
     let mut left_out = 0;
     let mark = |text: &mut String, end| {
-        // A symbol of another type ends the function before it.
+        // A line with another type shows readers where the function before it ends.
         let _ = writeln!(text, "{:016x} ? __end", end - start);
     };
     for (index, symbol) in symbols.iter().enumerate() {

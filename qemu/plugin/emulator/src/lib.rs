@@ -73,7 +73,7 @@ pub enum Error {
         /// Reason.
         source: Box<Error>,
     },
-    /// The emulator prints this line, and no release.
+    /// With `--version`, the emulator prints this line, and the line contains no release.
     #[error("`--version` prints no version: {0:?}")]
     NoVersion(String),
     /// No plugin is for the emulator's release.
@@ -110,7 +110,7 @@ impl Emulator {
     /// Takes an emulator of QEMU's user mode or of machines, as [`Emulator::of_programs`] does.
     ///
     /// # Errors
-    /// As for [`Emulator::of_programs`], except that an emulator of machines is no error.
+    /// If the program is no emulator or was built without plugins, or if there is no plugin for its release.
     pub fn of_any(qemu: Program) -> Result<Emulator, Error> {
         let help = help(&qemu)?;
         Emulator::with_help(qemu, &help)

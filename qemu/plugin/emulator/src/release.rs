@@ -7,8 +7,8 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Release([u32; 3]);
 
-/// Plugins. Each plugin comes with the first release that is too new for the plugin. A micro number of 50 or
-/// more means a version under development: 11.0.50 is the development of 11.1, in which plugin API 7 began.
+/// Plugins, each with the first release of QEMU that is too new for the plugin. A micro number of 50 or more
+/// means a version under development: 11.0.50 is the development of 11.1, in which plugin API 7 began.
 const PLUGINS: [(&str, Release); 2] = [
     ("libhypertrace_qemu_plugin.so", Release([11, 0, 50])),
     ("libhypertrace_qemu_plugin_7.so", Release([11, 1, 50])),
@@ -86,7 +86,7 @@ mod tests {
             ([10, 0, 13], to_6),
             ([10, 2, 1], to_6),
             ([11, 0, 3], to_6),
-            // A candidate of 11.1.
+            // A release candidate of 11.1.
             ([11, 0, 90], from_7),
             ([11, 1, 0], from_7),
             ([11, 1, 3], from_7),

@@ -6,8 +6,8 @@
 use super::symbol::Symbol;
 use std::ffi::{c_uint, c_void};
 
-/// Function that QEMU calls after an access. The arguments are the vCPU, the access, the access's guest
-/// address, and the word of the registration.
+/// Function that QEMU calls after an access. The arguments are the number of the vCPU, the access, the guest
+/// address of the access, and the word that the plugin passed at the registration.
 pub type AccessCallback = extern "C" fn(c_uint, Access, u64, *mut c_void);
 
 /// Kind of accesses for which QEMU calls a callback (`qemu_plugin_mem_rw`).
@@ -43,7 +43,7 @@ static GET_VALUE: Symbol = Symbol::new(c"qemu_plugin_mem_get_value");
 impl Access {
     /// Returns true for a store, false for a load.
     pub fn is_store(self) -> bool {
-        // SAFETY: qemu_plugin_mem_is_store takes a number.
+        // SAFETY: qemu_plugin_mem_is_store takes a number, and accesses no memory.
         unsafe { qemu_plugin_mem_is_store(self) }
     }
 

@@ -27,8 +27,8 @@ pub enum Reads {
     Registers = 1,
 }
 
-/// Function that QEMU calls before the execution of an instruction. The arguments are the vCPU and the word
-/// of the registration.
+/// Function that QEMU calls before the execution of an instruction. The arguments are the number of the vCPU,
+/// and the word that the plugin passed at the registration.
 pub type ExecCallback = extern "C" fn(c_uint, *mut c_void);
 
 unsafe extern "C" {
@@ -101,9 +101,9 @@ impl Instruction<'_> {
         let mut copy = [0u8; LONGEST];
         let len = self.size().min(LONGEST);
         let data = qemu_plugin_insn_data as *const ();
-        // SAFETY: the function has the first type in the API before 3, and the second from then on. A
-        // function of the first type returns a pointer to the bytes, and a function of the second type copies
-        // the bytes. The number of bytes is the result of `qemu_plugin_insn_size`.
+        // SAFETY: before API 3, the function has the first of these two types. From API 3 on, the function
+        // has the second type. A function of the first type returns a pointer to the bytes, and a function of
+        // the second type copies the bytes. The number of bytes is the result of `qemu_plugin_insn_size`.
         unsafe {
             if served() < COPIES {
                 let data: extern "C" fn(*const Insn) -> *const u8 = std::mem::transmute(data);
@@ -133,7 +133,7 @@ impl Instruction<'_> {
         (!at.is_null()).then_some(at as u64)
     }
 
-    /// Returns QEMU's address of the instruction minus the guest's address of the instruction.
+    /// Returns the instruction's address in QEMU's memory minus the instruction's guest address.
     pub fn guest_base(&self) -> Option<u64> {
         Some(self.host_address()?.wrapping_sub(self.address()))
     }

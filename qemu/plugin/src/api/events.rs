@@ -62,9 +62,9 @@ macro_rules! registers {
                 type Numbered = extern "C" fn(Id, $($type),*);
                 type WithWord = extern "C" fn($($type,)* *mut c_void);
                 let register = $symbol as *const ();
-                // SAFETY: the function has the first type before API 7, and the second from then on. The
-                // callbacks live as long as the process: QEMU does not unload an installed plugin that does
-                // not ask to be unloaded.
+                // SAFETY: before API 7, the function has the first of these two types. From API 7 on, the
+                // function has the second type. The callbacks live as long as the process: QEMU does not
+                // unload an installed plugin that does not ask to be unloaded.
                 unsafe {
                     if served() < WORDS {
                         let register: extern "C" fn(Id, Numbered) = transmute(register);
@@ -83,7 +83,7 @@ macro_rules! registers {
 registers! {
     /// Registers [`Events::translated`], which is called for each block.
     on_translation by qemu_plugin_register_vcpu_tb_trans_cb: |tb: *mut Tb| {
-        // SAFETY: the block is the one that QEMU has passed to this callback.
+        // SAFETY: `tb` is the block that QEMU has passed to this callback.
         P::translated(&unsafe { Block::new(tb) });
     }
 }
