@@ -62,7 +62,7 @@ pub enum Verdict {
     Slower,
     /// These runs show no difference.
     NoDifferenceSeen,
-    /// There are too few runs for the number of names: see [`runs_needed`].
+    /// There are too few runs for a verdict on so many names: see [`runs_needed`].
     NoVerdict,
 }
 
@@ -83,7 +83,8 @@ pub struct Judged {
 /// The regions with one name, on both sides.
 #[derive(Clone, Debug, Serialize)]
 pub struct Difference {
-    /// Name of the regions. Guests choose names, so a program that shows the name escapes the name.
+    /// Name of the regions. Guests choose the names, so a program has to escape a name before it shows the
+    /// name.
     pub name: String,
     /// Whether the regions are of a program of the host.
     pub is_program: bool,
@@ -95,12 +96,12 @@ pub struct Difference {
     pub not_counted: [u64; 2],
     /// Typical mean: the mean of regions from the 5th to the 75th percentile of each run.
     pub typical: Judged,
-    /// Time of the typical mean in which threads had a CPU.
+    /// Part of the typical mean during which threads had a CPU.
     pub own: Judged,
-    /// Time of the typical mean in which threads waited.
+    /// Part of the typical mean during which threads waited.
     pub waits: Judged,
-    /// Smallest difference of the typical mean, in nanoseconds, that these runs show with 80 % power if no
-    /// other name has changed.
+    /// Smallest difference of the typical mean that these runs would show with a power of 80 %, in
+    /// nanoseconds. This figure assumes that no other name has changed.
     pub smallest_ns: Option<f64>,
     /// Typical mean by part. The differences add up to the difference of the typical mean.
     #[serde(serialize_with = "objects")]
@@ -109,27 +110,28 @@ pub struct Difference {
     /// regions. These differences also add up to the difference of the typical mean.
     #[serde(serialize_with = "objects")]
     pub children: Vec<(String, Change)>,
-    /// Time of exits in the typical mean, by the exit's reason. Over all reasons, the times in the kernel add
-    /// up to the part *kernel*, and the times in the VMM add up to the part *VMM*.
+    /// Part of the typical mean that exits took, by the exit's reason. Over all reasons, the times in the
+    /// kernel add up to the part *kernel*, and the times in the VMM add up to the part *VMM*.
     #[serde(serialize_with = "objects")]
     pub exits: Vec<(String, ExitChange)>,
-    /// Waits of the typical mean by cause.
+    /// Part of the typical mean during which threads waited, by the wait's cause.
     #[serde(serialize_with = "objects")]
     pub causes: Vec<(String, Change)>,
     /// Difference of the means of all regions.
     pub all: Change,
     /// Difference of the 99th percentiles of the durations.
     pub p99: Change,
-    /// Differences between the two sides in the means of the slowest 1 % of the regions, by part.
+    /// For the slowest 1 % of the regions: difference between the means of the two sides, by part.
     #[serde(serialize_with = "objects")]
     pub slowest: Vec<(Part, Change)>,
-    /// Percentiles of the durations from 0 to 100: means over each side's runs, in nanoseconds.
+    /// Percentiles of the durations from 0 to 100, by side, in nanoseconds. Each percentile is the mean over
+    /// the side's runs.
     pub percentiles_ns: [Vec<f64>; 2],
     /// Typical mean of each run, by side, in nanoseconds.
     pub points_ns: [Vec<f64>; 2],
 }
 
-/// Differences of the times that exits for one reason take, each from the exit until the guest runs again.
+/// Differences of the time that exits for one reason take. An exit takes the time until the guest runs again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct ExitChange {
     /// Difference of the time in the kernel for these exits.
@@ -198,8 +200,8 @@ impl Comparison {
 /// Returns the number of runs per side that a comparison of `names` names needs to find one changed name;
 /// `None` if there are too many names.
 pub fn runs_needed(names: usize) -> Option<usize> {
-    // The search ends at `MAX_EXACT` runs in all, because with more runs, the least p value does not become
-    // smaller.
+    // The search ends at `MAX_EXACT` runs of both sides together, because more runs do not make the smallest
+    // possible p value smaller.
     (LEAST_RUNS..=MAX_EXACT / 2).find(|runs| can_show([*runs; 2], names))
 }
 

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Checks of runs: whether they may be compared, and what a reader has to know of them.
+//! Checks whether runs may be compared, and collects what a reader of the comparison has to know about the
+//! runs.
 
 use crate::run::Run;
 use hypertrace_format::number::{counted, grouped};
 use std::collections::BTreeSet;
 
-/// A fact of a run, if it is known.
+/// Function that returns a fact of a run, if the fact is known.
 type Fact = fn(&Run) -> Option<&str>;
 
-/// Inverse of the relative difference up to which two measured rates count as rates of one counter, as in
+/// Two measured rates count as rates of one counter if the relative difference of the rates is at most the
+/// inverse of this number, as in
 /// [`HostCounter::is_same`](hypertrace_timeline::clock::host::HostCounter::is_same).
 const MAX_MEASURED_APART: u64 = 1_000;
 
@@ -18,7 +20,7 @@ const MAX_MEASURED_APART: u64 = 1_000;
 pub struct Checks {
     /// Why the runs may not be compared.
     pub refused: Option<String>,
-    /// What may have made a difference, and what is missing.
+    /// Facts that may have caused a difference between the sides, and data that the runs lack.
     pub notes: Vec<String>,
 }
 

@@ -23,7 +23,7 @@ impl<V> Default for Named<V> {
 }
 
 impl<V, N: Into<Box<str>>> FromIterator<(N, V)> for Named<V> {
-    /// Collects values by name. If a name has several values, the last one stays.
+    /// Collects values by name. If a name has several values, then the collection keeps the last value.
     fn from_iter<I: IntoIterator<Item = (N, V)>>(all: I) -> Self {
         let sorted: BTreeMap<Box<str>, V> =
             all.into_iter().map(|(name, value)| (name.into(), value)).collect();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A comparison of two builds: whether one is faster than the other, and in which part.
+//! A comparison of two builds: whether one build is faster than the other build, and in which part.
 //!
 //! ```text
 //! run       what is kept of a run: sums of its regions

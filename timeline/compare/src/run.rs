@@ -18,7 +18,7 @@ pub const FILE: &str = "run.json";
 /// Maximum number of names of regions.
 pub const MAX_NAMES: usize = 10_000;
 
-/// Quantiles of the durations in a run. The *typical* regions of the run lie between both quantiles.
+/// Quantiles of the durations in a run. The *typical* regions of the run lie between these two quantiles.
 pub const TYPICAL: (f64, f64) = (0.05, 0.75);
 /// Quantile of the durations in a run. The slowest regions of the run lie above this quantile.
 pub const SLOWEST: f64 = 0.99;

@@ -55,14 +55,15 @@ impl Library {
         (self.first..=self.last).contains(&version)
     }
 
-    /// Returns the version to ask QEMU for, when the library is loaded: QEMU reads this version before QEMU
-    /// calls any function, and refuses a version that QEMU does not serve.
+    /// Returns the version that the library asks for. QEMU reads this version when QEMU loads the library,
+    /// before QEMU calls any function of the library. If QEMU does not serve the version, then QEMU refuses
+    /// the library.
     pub fn asks_for(&self) -> c_int {
         if self.first > 1 {
             return self.first;
         }
-        // API 2 came with scoreboards. No QEMU serves both API 1 and 2, and each QEMU that serves one of API
-        // 3 to 6 serves API 2.
+        // API 2 came with scoreboards. No QEMU serves both API 1 and API 2. Each QEMU that serves API 3, 4, 5
+        // or 6 also serves API 2.
         if SCOREBOARD_NEW.find().is_none() { 1 } else { 2 }
     }
 
@@ -81,7 +82,8 @@ impl Library {
     ) -> c_int {
         ASKED.store(true, Relaxed);
         let installed = catch_unwind(|| {
-            // SAFETY: the caller's promise.
+            // SAFETY: by the caller's promise, these are the arguments of the running call of
+            // `qemu_plugin_install`.
             let (qemu, options) = unsafe {
                 let count = usize::try_from(argc).unwrap_or(0);
                 let options = (0..count).map(|i| CStr::from_ptr(*argv.add(i)).to_bytes());
@@ -105,7 +107,7 @@ impl Library {
         if self.knows(version) { Ok(()) } else { Err(UnknownVersion(version, *self)) }
     }
 
-    /// Reports a refusal, if QEMU unloads the library without having called `qemu_plugin_install`: this QEMU
+    /// Reports a refusal if QEMU unloads the library, and has not called `qemu_plugin_install`. Such a QEMU
     /// does not serve the version that the library asks for. The report is needed, because QEMU's own message
     /// only names versions of an API, and does not say what to do.
     pub fn unloaded(&self) {
@@ -177,7 +179,7 @@ macro_rules! library {
             loaded
         };
 
-        /// Function that the dynamic loader runs at the end.
+        /// Function that the dynamic loader runs when the library is unloaded or the process ends.
         #[used]
         #[unsafe(link_section = ".fini_array")]
         static UNLOADED: extern "C" fn() = {

@@ -95,8 +95,8 @@ impl Registers {
 
     /// Reads the lowest 64 bits of a register. This method may be called in callbacks of this vCPU that are
     /// registered with [`Reads::Registers`](super::Reads::Registers). While QEMU translates a block for this
-    /// vCPU, ordinary registers may have old values; only registers such as x86's segment registers, which
-    /// ordinary instructions do not change, have their right values.
+    /// vCPU, ordinary registers may have old values. Only registers that ordinary instructions do not change
+    /// have their right values. An example is a segment register of x86.
     pub fn read(&mut self, register: Register) -> Option<u64> {
         let (read, set_size) = (READ_REGISTER.find()?, BYTES_SET_SIZE.find()?);
         // SAFETY: the functions have these types, as in `list`. The type of `read`'s result differs between

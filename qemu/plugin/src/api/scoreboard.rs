@@ -24,7 +24,7 @@ static NEW: Symbol = Symbol::new(c"qemu_plugin_scoreboard_new");
 static FIND: Symbol = Symbol::new(c"qemu_plugin_scoreboard_find");
 static INLINE: Symbol = Symbol::new(c"qemu_plugin_register_vcpu_insn_exec_inline_per_vcpu");
 
-/// A fixed count of numbers for each vCPU, all 0 at first.
+/// A fixed set of numbers for each vCPU. All numbers are 0 at first.
 #[derive(Debug)]
 pub struct Scoreboard {
     /// QEMU's scoreboard, which lives as long as the process.
@@ -34,8 +34,8 @@ pub struct Scoreboard {
 
 // SAFETY: QEMU's functions take a scoreboard on any thread.
 unsafe impl Send for Scoreboard {}
-// SAFETY: QEMU's functions take a scoreboard on any thread, and each caller of `with` is the thread that runs
-// the vCPU whose number the caller passes.
+// SAFETY: QEMU's functions take a scoreboard on any thread. Only the thread that runs a vCPU passes this
+// vCPU's number to `with`.
 unsafe impl Sync for Scoreboard {}
 
 impl Scoreboard {
@@ -48,7 +48,7 @@ impl Scoreboard {
         (!pointer.is_null()).then_some(Scoreboard { pointer, numbers })
     }
 
-    /// Passes a number of a vCPU to a function. Returns `None` if there is no such number.
+    /// Calls `f` with the number at `index` of a vCPU. Returns `None` if there is no such number.
     ///
     /// # Safety
     /// The calling thread runs this vCPU.
@@ -73,8 +73,8 @@ impl Scoreboard {
 }
 
 impl Instruction<'_> {
-    /// Makes the vCPU add `value` to its number `index` of the scoreboard before each execution of this
-    /// instruction. The sum wraps around.
+    /// Makes each vCPU add `value` to its own number at `index` of the scoreboard before each execution of
+    /// this instruction. The sum wraps around.
     pub fn adds(&self, scoreboard: &Scoreboard, index: usize, value: u64) {
         let Some(inline) = INLINE.find().filter(|_| index < scoreboard.numbers) else { return };
         let number = Number { scoreboard: scoreboard.pointer, offset: index * size_of::<u64>() };

@@ -1,17 +1,19 @@
-//! The plugin's counters. With `-d plugin`, QEMU's log has a line with the counters at the end.
+//! The plugin's counters. With `-d plugin`, the plugin writes the counters to a line of QEMU's log when the
+//! process ends.
 
 use hypertrace_abi::kinds;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 kinds! {
-    /// A counter, and the counter's name in the line at the end.
+    /// A counter, and the counter's name in the line of the log.
     pub enum Counter {
         /// Marked stores that were found in translated code. A store counts again each time it is translated.
         Found => "found",
         /// Marked stores to an address outside of the segment. QEMU 7.2 also calls back for atomic
         /// instructions after a marked store, if the marked store was the last instruction of its block.
         Outside => "outside",
-        /// Marked stores to a place in the segment that is not a register of a client's holder.
+        /// Marked stores to a place in the segment that is neither EMIT nor LEASE of a client that programs
+        /// can lease.
         Unassigned => "unassigned",
         /// Malformed slots. The plugin has answered that the slot is invalid.
         BadSlot => "bad_slot",
@@ -21,9 +23,10 @@ kinds! {
         NoRelay => "left_no_relay",
         /// Points left to the host, because the relay's ring was full.
         Full => "left_full",
-        /// Points left to the host, because the host does not serve, and has to count the points itself.
+        /// Points left to the host, because the host is not serving. The host has to count these points
+        /// itself.
         NotServing => "left_not_serving",
-        /// Panics in the plugin. After the first panic, the plugin has done nothing.
+        /// Panics in the plugin. After the first panic, the plugin does nothing more.
         Panics => "panics",
     }
 }

@@ -182,7 +182,7 @@ fn is_mark_before(first: &Instruction<'_>) -> bool {
         return marker::is_aarch64_mark(&code);
     }
     // The previous page may not be mapped, so the code asks the kernel to read the page. If the kernel cannot
-    // or must not read the page, then the store is not found, and the guest asks the host itself.
+    // or must not read the page, then the plugin does not find the store, and the guest itself asks the host.
     let local = libc::iovec { iov_base: code.as_mut_ptr().cast(), iov_len: code.len() };
     let remote = libc::iovec { iov_base: at.wrapping_sub(BEFORE) as *mut _, iov_len: code.len() };
     // SAFETY: the call writes into `code` only; a bad address is an error.

@@ -4,8 +4,8 @@
 //! the relay's ring, no matter which client has made the points. In the same way, a vCPU's thread in a VMM
 //! writes points into a host ring.
 //!
-//! The code is unsafe because a number finds a vCPU's state, and because the guest has mapped some of the
-//! memory.
+//! The code is unsafe, because it finds a vCPU's state by the vCPU's number, and because it reads memory that
+//! the guest has mapped.
 #![allow(unsafe_code)]
 
 use super::attached::Attached;
@@ -28,8 +28,8 @@ const VCPUS: usize = 4096;
 const CLIENTS: usize = 1024;
 /// Number of mappings of the segment that a vCPU remembers.
 const RANGES: usize = 4;
-/// Minimum time in ticks of the counter between a failed attempt to find an address, or to claim a relay, and
-/// the next attempt. The time is tens of milliseconds.
+/// Minimum time between two searches for an address if the first search fails, and between two claims of a
+/// relay if the first claim fails, in ticks of the counter. The time is tens of milliseconds.
 const PAUSE: u64 = 1 << 26;
 
 static TABLE: [AtomicPtr<Entry>; VCPUS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; VCPUS];
@@ -37,16 +37,15 @@ static TABLE: [AtomicPtr<Entry>; VCPUS] = [const { AtomicPtr::new(std::ptr::null
 /// exclude only other processes.
 static CLAIMED: [AtomicBool; CLIENTS] = [const { AtomicBool::new(false) }; CLIENTS];
 
-/// A vCPU of the table. The entry has the state that only the vCPU uses, and the state that other threads
-/// read. An entry is never freed; the next vCPU with the same number uses the entry again.
+/// A vCPU of the table. Only the vCPU's own thread uses `vcpu`. Other threads read `recorded`. An entry is
+/// never freed; the next vCPU with the same number uses the entry again.
 pub struct Entry {
     vcpu: UnsafeCell<Vcpu>,
     /// Number of recorded points. Only the vCPU's own thread stores this number.
     pub recorded: AtomicU64,
 }
 
-// SAFETY: `vcpu` is accessed by the vCPU's own thread only, because the safety rule of `Entry::vcpu` demands
-// this from each caller.
+// SAFETY: only the vCPU's own thread accesses `vcpu`. Each caller of `Entry::vcpu` has to promise this.
 unsafe impl Sync for Entry {}
 
 /// State that only the vCPU's own thread uses.
@@ -54,8 +53,8 @@ pub struct Vcpu {
     segment: &'static Attached,
     index: u32,
     ranges: [Range; RANGES],
-    /// Register by which the last point was emitted. The register is remembered, because most points come
-    /// from the same register as the point before.
+    /// The register that emitted the last point. The register is remembered, because most points come from
+    /// the same register as the point before them.
     pub last: Option<Emitter>,
     /// Time in ticks of the last search for an address that found nothing.
     missed: u64,
@@ -111,7 +110,7 @@ impl Entry {
     #[inline(always)]
     #[allow(clippy::mut_from_ref)] // because of the cell, as the callers promise
     pub unsafe fn vcpu(&self) -> &mut Vcpu {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's promise, this thread has no other reference to the vCPU.
         unsafe { &mut *self.vcpu.get() }
     }
 }
@@ -119,7 +118,7 @@ impl Entry {
 #[inline(always)]
 fn load(entry: &AtomicPtr<Entry>) -> Option<&'static Entry> {
     // SAFETY: the pointer is null, or `make` has leaked the entry. ORDERING: pairs with the Release in
-    // `make`, by a thread that had the vCPU's number before.
+    // `make`. The thread that called `make` may be another thread, which had the vCPU's number before.
     unsafe { entry.load(Ordering::Acquire).as_ref() }
 }
 
@@ -137,8 +136,8 @@ impl Vcpu {
         self.ranges[0].offset_of(address).or_else(|| self.look_further(address))
     }
 
-    /// Returns the address at which the guest has mapped this page, if the guest's mapping that contained the
-    /// last address also contains the page. Otherwise returns the page's address in the plugin's mapping.
+    /// Returns this page's address in the guest's mapping that contained the last address. If this mapping
+    /// does not contain the page, returns the page's address in the plugin's mapping.
     pub fn as_guest(&self, segment: &Attached, page: &'static Page) -> NonNull<Page> {
         let at = self.ranges[0].address_of(segment.offset_of(page), PAGE);
         at.and_then(|at| NonNull::new(at as *mut Page)).unwrap_or(page.into())
@@ -209,7 +208,8 @@ impl Vcpu {
         let lease = Lease::new(token(), ClockKind::Tsc, now, &info);
         let producer = Producer::lease(*memory, self.state, lease, false);
         let producer = match segment.bells.get(client as usize) {
-            // The host of a segment looks at rings without being woken, after a pause.
+            // A point after a long pause need not wake the host, because the host of a segment looks at the
+            // rings regularly by itself.
             Some(bell) => producer.waking(bell, u64::MAX),
             None => producer,
         };

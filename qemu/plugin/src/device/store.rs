@@ -66,10 +66,10 @@ fn find(segment: &'static Attached, vcpu: &mut Vcpu, entry: &Entry, now: u64, ad
 fn emit(segment: &'static Attached, vcpu: &mut Vcpu, entry: &Entry, now: u64, emitter: Emitter) {
     let Emitter { address, client, guest, host } = emitter;
     let emitted = Emitted { client, seq: stored_at(address) as u32, host_time: now };
-    // SAFETY: the guest has just written a slot to this page: the kernel has confirmed that the page is of
-    // the same file. The plugin only loads from the page, atomically, and only while this callback runs. If
-    // the guest unmaps the page during its own store, then the load faults here, as any access of the guest
-    // to unmapped memory would.
+    // SAFETY: the guest has just written a slot to this page, and the kernel has confirmed that the page
+    // belongs to the segment's file. The plugin only loads from the page, atomically, and only while this
+    // callback runs. If the guest unmaps the page during its own store, then the load faults here, as any
+    // access of the guest to unmapped memory would.
     let guest = unsafe { guest.as_ref() };
     let status = match slot::read(guest, &emitted) {
         Ok((point, words)) => record(segment, vcpu, entry, point, words),

@@ -65,7 +65,7 @@ pub fn observe(instruction: &Instruction<'_>, event: Event, site: &Site, recorde
 unsafe fn slot(vcpu: c_uint, level: Level, tracer: &mut Tracer) -> Option<u64> {
     let follows = recorder().and_then(|recorder| recorder.stack_pointer());
     let pointer = match follows {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's promise, the calling thread runs this vCPU.
         Some(follows) => unsafe { follows.value(vcpu, level, tracer.copy()) },
         None => stack_pointer::read(),
     };

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 /// [`MAX_FILE`] bytes.
 const MAX_LIBRARIES: usize = 1024;
 
-/// Number of functions after which no further library is named.
+/// If the program and its libraries have more functions than this number, then no further library is named.
 const MAX_FUNCTIONS: usize = 1 << 20;
 
 /// An option names a function that does not exist.
@@ -177,7 +177,7 @@ impl Code {
 }
 
 /// Returns whether a name matches a pattern. A pattern that ends with `*` matches each name that begins with
-/// the text before the `*`. Any other pattern matches only the equal name.
+/// the text before the `*`. Any other pattern matches only a name that is equal to the pattern.
 fn matches(pattern: &str, name: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(beginning) => name.starts_with(beginning),

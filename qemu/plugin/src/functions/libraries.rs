@@ -7,8 +7,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 /// Returns the files of `/proc/self/maps` whose first byte is mapped. Each file comes with a range of the
-/// program's addresses: from the file's first byte to the end of the file's last mapping before another file
-/// is mapped. `base` is QEMU's address of a byte of the program minus the program's own address of this byte.
+/// program's addresses. The range begins at the file's first byte, and ends with the file's last mapping
+/// before the next mapping of a file's first byte. `base` is QEMU's address of a byte of the program minus
+/// the program's own address of this byte.
 pub fn files(maps: &[u8], base: u64) -> Vec<(PathBuf, Range<u64>)> {
     let mut found: Vec<(&[u8], Range<u64>)> = Vec::new();
     for Mapping { start, len, offset, path, .. } in mappings::parse(maps) {

@@ -84,7 +84,7 @@ pub enum InstallError {
     /// The path of the trace's directory is relative, and the current directory is not known.
     #[error("cannot find the current directory")]
     Path(#[source] std::io::Error),
-    /// There is no memory for the children's count, or for the handler of a fork.
+    /// There is no memory for the count of child processes, or for the handler of forks.
     #[error("out of memory for what child processes need")]
     Fork,
     /// The same QEMU has a function trace already.

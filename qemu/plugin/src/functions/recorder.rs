@@ -33,7 +33,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// First version of the API in which loads of return instructions have callbacks, and registers can be read.
+/// First version of the API in which QEMU calls back for the loads of return instructions, and shows
+/// registers.
 pub const FULL: i32 = 2;
 
 /// First version of the API that shows the values of stores.
@@ -61,7 +62,7 @@ pub struct Recorder {
     pub levels: Levels,
     /// Whether the guest is a whole machine, whose code has several privilege levels.
     pub is_machine: bool,
-    /// Whether loads of return instructions have callbacks, and registers can be read.
+    /// Whether QEMU calls back for the loads of return instructions, and shows registers.
     pub is_full: bool,
     /// Whether QEMU shows the values of stores.
     pub has_values: bool,
@@ -73,7 +74,7 @@ pub struct Recorder {
     directory: Mutex<Directory>,
     keeper: Mutex<Option<Keeper>>,
     has_ended: AtomicBool,
-    /// Whether a line on stderr has said that a vCPU has no records.
+    /// Whether the plugin has reported on stderr that a vCPU has no records.
     has_failed: AtomicBool,
     /// Names of functions, and which functions are recorded. A program's names are known after QEMU has
     /// translated the first code of the program.
@@ -328,7 +329,7 @@ impl Recorder {
         lock(&self.sites).forget();
     }
 
-    /// Calls a function with the records of a vCPU at a privilege level.
+    /// Calls `f` with the tracer of a vCPU at a privilege level, and with the time.
     ///
     /// # Safety
     /// The calling thread runs this vCPU, or no thread does.
@@ -426,7 +427,7 @@ impl Recorder {
     pub unsafe fn end_vcpu(&self, vcpu: c_uint) -> Totals {
         let mut totals = Totals::default();
         let Some(vcpu) = self.vcpus.get(vcpu as usize) else { return totals };
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's promise, no other thread has a reference.
         let tracers = unsafe { &mut *vcpu.0.get() };
         for tracer in tracers.all.iter_mut().flatten() {
             let time = self.time(tracer);
@@ -446,9 +447,9 @@ impl Recorder {
         let mut totals = Totals::default();
         let mut rests = Vec::new();
         for vcpu in 0..MAX_VCPUS {
-            // SAFETY: the caller's promise.
+            // SAFETY: by the caller's promise, no thread runs a vCPU.
             totals.join(&unsafe { self.end_vcpu(vcpu as c_uint) });
-            // SAFETY: the caller's promise.
+            // SAFETY: by the caller's promise, no thread runs a vCPU.
             rests.extend(unsafe { self.rest(vcpu) });
         }
         totals.children = self.children.0.load(Relaxed);
@@ -456,8 +457,8 @@ impl Recorder {
         totals.left_out = self.left_out.load(Relaxed);
         totals.not_observed = lock(&self.sites).left_out();
         let failure = lock(&self.keeper).take().and_then(Keeper::end);
-        // If no record was lost, then the failure is not reported: a window could not be made, but no track
-        // needed the window.
+        // If no record was lost, then the failure is not reported, because no track needed the window that
+        // could not be made.
         let failure = failure.filter(|_| totals.lost > 0);
         totals.failure = failure.map(|failure| match failure.source {
             Some(source) => format!("{}: {source}", failure.path.display()),
@@ -482,7 +483,7 @@ impl Recorder {
             totals.failure.get_or_insert_with(|| with_causes(&why));
         }
         drop(directory);
-        // The libraries' names are written last, because on a full disk, the names would take the room that
+        // The libraries' names are written last. On a full disk, the names would otherwise take the room that
         // the records need.
         self.name_libraries();
         let directory = lock(&self.directory);
@@ -502,14 +503,14 @@ impl Recorder {
         parts.chain(level).chain(min).collect()
     }
 
-    /// Returns the records that are still missing at the ends of a vCPU's files: for each such file, the
-    /// number of the task and the records.
+    /// Returns the records that a vCPU's files still lack at their ends. Each element has the number of a
+    /// task, and the records for this task's file.
     ///
     /// # Safety
     /// As for [`Recorder::tracer`].
     unsafe fn rest(&self, vcpu: usize) -> Vec<(u32, Vec<Record>)> {
         let Some(part) = self.vcpus.get(vcpu) else { return Vec::new() };
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's promise, no other thread has a reference.
         let tracers = unsafe { &*part.0.get() };
         let tracers =
             (0..).zip(&tracers.all).filter_map(|(level, tracer)| Some((level, tracer.as_ref()?)));
@@ -531,7 +532,7 @@ pub struct Totals {
     pub calls: u64,
     /// Number of returns without a call, within functions whose calls are known.
     pub misses: u64,
-    /// Number of records that found no room.
+    /// Number of lost records, for which there was no window in time, or no window at all.
     pub lost: u64,
     /// Number of calls that were too deep to be recorded.
     pub too_deep: u64,

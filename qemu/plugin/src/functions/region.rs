@@ -42,8 +42,7 @@ impl Region {
             self.begun.fetch_add(1, Relaxed);
         } else if hash == self.end {
             self.time.store(now, Relaxed);
-            // The number of open regions does not fall below 0, because a region may end that has never
-            // begun.
+            // A region that has never begun may end. The number of open regions then stays 0.
             let _ = self.open.fetch_update(Relaxed, Relaxed, |open| open.checked_sub(1));
         }
     }

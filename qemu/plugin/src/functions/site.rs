@@ -50,7 +50,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// Returns the word by which QEMU's callbacks get the place.
+    /// Returns the word that QEMU passes to the callbacks of the place.
     pub fn word(&self) -> u64 {
         std::ptr::from_ref(self) as u64
     }

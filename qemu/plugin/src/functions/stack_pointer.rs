@@ -8,8 +8,8 @@
 //! privilege level, and the change of the level makes the copy invalid. Each level has its own stack pointer,
 //! and its own copy.
 //!
-//! If several vCPUs share a thread, then the plugin uses no copies, because in QEMU up to 11.1 the code that
-//! adds works only for the first vCPU.
+//! If several vCPUs share a thread, then the plugin uses no copies. The reason is that in QEMU up to 11.1,
+//! the code that adds the numbers works only for the first of these vCPUs.
 //!
 //! The code is unsafe because the copies are QEMU's.
 #![allow(unsafe_code)]
@@ -55,7 +55,7 @@ pub struct StackPointer {
     copies: Scoreboard,
     /// Whether a valid copy was wrong.
     is_wrong: AtomicBool,
-    /// Whether copies are used no more, because several vCPUs share a thread.
+    /// Whether the plugin has stopped using the copies, because several vCPUs share a thread.
     is_given_up: AtomicBool,
 }
 
@@ -92,10 +92,10 @@ impl StackPointer {
     pub unsafe fn value(&self, vcpu: c_uint, level: Level, copy: &mut Copy) -> Option<u64> {
         copy.uses = copy.uses.wrapping_add(1);
         if copy.is_valid && !copy.uses.is_multiple_of(CHECKED) {
-            // SAFETY: the caller's promise.
+            // SAFETY: by the caller's promise, the calling thread runs this vCPU.
             return unsafe { self.copies.with(vcpu, level.0.into(), |number| *number) };
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's promise, the calling thread runs this vCPU.
         unsafe { self.check(vcpu, level, copy) }
     }
 
@@ -109,7 +109,7 @@ impl StackPointer {
         if self.is_given_up.load(Relaxed) {
             return Some(value);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's promise, the calling thread runs this vCPU.
         let known = unsafe {
             self.copies.with(vcpu, level.0.into(), |number| std::mem::replace(number, value))
         };

@@ -15,8 +15,9 @@ pub struct Tracer {
     is_paused: bool,
     /// Time of the last recorded event.
     last: u64,
-    /// Number of outer functions that may have ended without an event on this vCPU. These functions were
-    /// called before the last change of the stack, and another vCPU may have used this stack since then.
+    /// Number of outer functions that may have ended although this vCPU had no event of their ends. These
+    /// functions were called before the last change of the stack, and another vCPU may have used this stack
+    /// since then.
     unproved: usize,
     /// The copy of the stack pointer.
     copy: Copy,
@@ -89,14 +90,13 @@ impl Tracer {
             stacks.pause(time, &mut |record| track.push(record));
             track.drop_further();
             if !*is_paused {
-                // `replay` makes the stacks return records again, so that the track counts the records that
-                // it drops from now on.
+                // `replay` makes the stacks return records again. The track drops and counts these records.
                 stacks.replay(time, &mut |_| {});
             }
         }
     }
 
-    /// Returns a record that says how many records are missing, if any.
+    /// Returns a record with the number of missing records; `None` if no records are missing.
     fn gap(missing: u64, time: u64) -> Option<Record> {
         let lost = Record { time, kind: RecordType::Lost, depth: 0, address: missing };
         (missing > 0).then_some(lost)
@@ -171,7 +171,8 @@ impl Tracer {
         self.unproved = self.unproved.min(self.stacks.depth().saturating_sub(1));
     }
 
-    /// Reports a return with a slot. After this event, any function around may have ended already.
+    /// Reports a return with a slot. After this event, each function that is still open may have ended
+    /// already.
     pub fn ret_at_slot(&mut self, ret: &Return, time: u64) {
         self.ret(ret, time);
         self.unproved = self.stacks.depth();
@@ -180,7 +181,7 @@ impl Tracer {
     /// Reports a jump from a function to another function, or to a function that is not recorded.
     pub fn jump(&mut self, site: &Site, code: &Code, target: Option<u64>, time: u64) {
         // The jump counts only if the jump leaves the innermost function. The entry code of a kernel jumps,
-        // too, although no call has reached this code, and such a jump ends no function.
+        // too. Such a jump ends no function, because no call has reached this code.
         let is_from =
             |innermost| Some(innermost) == site.function || code.is_same(innermost, site.at);
         self.last = time;
@@ -262,8 +263,8 @@ mod tests {
     /// Depth to which functions call each other.
     const DEPTH: u64 = 5;
 
-    /// Calls functions, and returns from these functions. Between two events are 10 ns. Returns the time
-    /// after the last event.
+    /// Calls functions, and returns from these functions. Each event is 10 ns later than the event before it.
+    /// Returns the time after the last event.
     fn run(tracer: &mut Tracer, from: u64, rounds: u64) -> u64 {
         let slot = |depth: u64| 0x7fff_0000 - 16 * depth;
         let mut time = from;

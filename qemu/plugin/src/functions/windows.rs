@@ -45,7 +45,7 @@ pub struct Track {
     patience: Duration,
     /// Records that are held for the next window, because the window is late.
     held: Vec<Record>,
-    /// Number of records that were dropped after the held records; `None` if records are not being dropped.
+    /// Number of records that were dropped after the held records; `None` while the track drops no records.
     dropped: Option<u64>,
 }
 
@@ -84,8 +84,8 @@ impl Track {
     }
 
     /// Stores an entry or exit that a gap in the records makes necessary. While records are dropped, this
-    /// call stores nothing, because the function of the record has got its exit before the gap, and gets its
-    /// entry after the gap.
+    /// call stores nothing. The record's function had its exit before the gap, and will get its entry after
+    /// the gap.
     pub fn push_unless_dropping(&mut self, record: Record) {
         if self.dropped.is_none() {
             self.push(record);
@@ -147,7 +147,7 @@ impl Track {
     /// Takes the next window. Returns true if a new window is mapped, `None` if the window is not ready yet,
     /// and false if no further window will come.
     fn turn(&mut self) -> Option<bool> {
-        // The keeper holds the lock only for a few stores.
+        // The keeper holds the lock only while the keeper stores a few values.
         let mut exchange = self.shared.exchange.try_lock().ok()?;
         if exchange.full.is_none() {
             exchange.full = self.window.take();
@@ -204,7 +204,7 @@ fn id(file: &File) -> io::Result<(u64, u64)> {
 
 /// Returns the size of the window that begins at this offset of a file.
 fn window_bytes(mapped: u64) -> usize {
-    // The windows have 1, 2, 4, ... units: each window has one unit more than all previous windows together.
+    // The windows have 1, 2, 4, ... units: each window is one unit larger than all previous windows together.
     let all = usize::try_from(mapped).unwrap_or(usize::MAX);
     all.saturating_add(FIRST).min(LARGEST)
 }
