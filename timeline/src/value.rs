@@ -90,6 +90,17 @@ pub trait ValueWriter {
     }
 }
 
+/// Takes any value as a text.
+impl ValueWriter for String {
+    fn put(&mut self, text: &str) {
+        self.push_str(text);
+    }
+
+    fn text(&mut self, bytes: &[u8]) {
+        self.push_str(&Self::from_utf8_lossy(bytes));
+    }
+}
+
 impl ValueRef<'_> {
     /// Hands the value to a writer.
     #[inline]

@@ -26,9 +26,9 @@ pub(super) fn append<'a>(
         match Type::of(&value) {
             own if own == *of => value.write(&mut Record { record, cut: &mut cut }),
             _ if *of == Type::Text => {
-                let mut shown = Shown::default();
+                let mut shown = String::new();
                 value.write(&mut shown);
-                cut += u64::from(text(record, shown.0.as_bytes()));
+                cut += u64::from(text(record, shown.as_bytes()));
             }
             _ => return None,
         }
@@ -80,20 +80,6 @@ impl ValueWriter for Record<'_> {
     fn array(&mut self, array: &Array<'_>) {
         self.record.extend_from_slice(&(array.len() as u32).to_le_bytes());
         array.iter().for_each(|number| self.unsigned(number as u64));
-    }
-}
-
-/// Writer of any value as a text, for fields that are numbers in some events and texts in other events.
-#[derive(Default)]
-struct Shown(String);
-
-impl ValueWriter for Shown {
-    fn put(&mut self, text: &str) {
-        self.0.push_str(text);
-    }
-
-    fn text(&mut self, bytes: &[u8]) {
-        self.0.push_str(&String::from_utf8_lossy(bytes));
     }
 }
 
