@@ -124,6 +124,17 @@ impl<'a> EventRef<'a> {
         self.bound.ns(self.reading)
     }
 
+    /// Returns whether the bound is 0. In nearly all cases, the answer needs no bound of a reading.
+    pub(crate) fn is_exact(&self) -> bool {
+        match self.bound {
+            Bound::Known(ns) => ns == Some(0),
+            Bound::OfReading { .. } => {
+                self.reading.is_some_and(|reading| reading.maps.0.width() == Some(0))
+                    && self.bound_ns() == Some(0)
+            }
+        }
+    }
+
     /// Returns the index of the kernel's trace that holds the event, among the traces of the timeline.
     pub fn kernel_trace(&self) -> Option<usize> {
         (self.kind == EventKind::Kernel).then_some(self.trace)

@@ -351,22 +351,22 @@ impl Account {
         (self.mode, self.begun, self.is_unproven) = (Some(Mode::Interrupt), time, true);
     }
 
-    /// Processes a guest's own event. `bound` is the bound on the error of the event's time; `None` if the
-    /// bound is unknown.
-    pub fn guest(&mut self, time: i64, bound: Option<u64>) {
-        if bound == Some(0) && self.cpu != Cpu::On {
+    /// Processes a guest's own event. If the event's time is not exact, `bound` returns the bound on the time's
+    /// error; `None` if the bound is unknown.
+    pub fn guest(&mut self, time: i64, is_exact: bool, bound: impl FnOnce() -> Option<u64>) {
+        if is_exact && self.cpu != Cpu::On {
             // Only a switch or an interrupt proves that the thread has a CPU again.
             self.switches.add(Mark::Guest, self.cpu);
             self.cpu = Cpu::Unclear;
             self.is_contradicted = true;
             return;
         }
-        if bound != Some(0) {
+        if !is_exact {
             // The kernel's events say when the guest began and ended, without an error.
             if self.exactness.exits || self.cpu != Cpu::On {
                 return;
             }
-            let far = || bound.is_some_and(|bound| between((self.begun, time)) > bound);
+            let far = || bound().is_some_and(|bound| between((self.begun, time)) > bound);
             let (ends, _) = self.modes(Mark::Guest);
             // Other events end these modes before the guest runs again. So the guest's event happened before
             // the mode began, or the mode has ended and the event that shows the end is still to come.

@@ -370,10 +370,9 @@ impl<'a> Pass<'a> {
                 // host handled the point, and the thread waited at that time.
                 let is_of_host = host.is_program && event.kind == EventKind::ReferencePoint;
                 if !is_unknown && !is_of_host {
-                    let clock = event.reading.map(|reading| reading.clock);
                     let by = Evidence { stream: Stream::Client(client), event: role.event };
                     host.threads[thread].account.by = Some(by);
-                    host.guest(thread, time, event.bound_ns(), clock);
+                    host.guest(thread, event);
                 }
             }
         }

@@ -592,17 +592,17 @@ impl Host {
     pub fn is_exact(&self, event: &EventRef<'_>) -> bool {
         let clock = event.reading.map(|reading| reading.clock);
         let mut clocks = self.recordings.iter().filter_map(|recording| recording.side.guest());
-        event.bound_ns() == Some(0) || clocks.any(|of_kernel| Some(of_kernel) == clock)
+        event.is_exact() || clocks.any(|of_kernel| Some(of_kernel) == clock)
     }
 
-    /// Adds a client's own event to the account of the client's thread. `clock` is the guest's clock that
-    /// stamps the event.
-    pub fn guest(&mut self, at: usize, time: i64, bound: Option<u64>, clock: Option<u32>) {
+    /// Adds a client's own event to the account of the client's thread.
+    pub fn guest(&mut self, at: usize, event: &EventRef<'_>) {
         let thread = &mut self.threads[at];
+        let clock = event.reading.map(|reading| reading.clock);
         // If the event and the kernel's events have the same clock, their order is right, even if this clock
         // has an error against the host's clock.
         let is_one = thread.recording.is_some() && clock.is_some() && clock == thread.side.guest();
-        thread.account.guest(time, if is_one { Some(0) } else { bound });
+        thread.account.guest(event.ts_ns, is_one || event.is_exact(), || event.bound_ns());
         self.check(at);
     }
 

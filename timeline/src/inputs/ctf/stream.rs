@@ -547,10 +547,13 @@ impl<'a> Records<'a> {
     }
 
     /// Reads until the next `words` words are in the window.
+    #[inline]
     fn need(&mut self, words: usize, what: &str) -> Result<()> {
-        if self.filled - self.at >= words {
-            return Ok(());
-        }
+        if self.filled - self.at >= words { Ok(()) } else { self.fill(words, what) }
+    }
+
+    #[cold]
+    fn fill(&mut self, words: usize, what: &str) -> Result<()> {
         let Some(open) = &self.open else { return Ok(()) };
         let left = (open.end - open.offset) / 8;
         if left < words as u64 {

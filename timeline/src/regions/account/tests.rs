@@ -157,7 +157,7 @@ fn a_guests_event_that_is_placed_too_early_or_too_late_proves_nothing() {
         for (time, mark) in marks {
             let time = time as i64;
             if region.is_none() && time > guest {
-                account.guest(guest, Some(20));
+                account.guest(guest, false, || Some(20));
                 tally.pass(&mut account, |_, _| {});
                 region = Some(tally.begin(account.border(guest), guest));
             }
@@ -194,11 +194,11 @@ fn an_own_event_of_a_thread_that_is_switched_out_proves_no_time_on_a_cpu() {
         [(Out(Preempted), &[(30, In)][..]), (Out(Blocked), &[(25, Wakeup), (30, In)])]
     {
         let mut account = Account::new(Part::Guest, SCHEDULER);
-        account.guest(0, Some(0));
+        account.guest(0, true, || None);
         account.mark(10, out);
-        account.guest(20, Some(0));
+        account.guest(20, true, || None);
         back.iter().for_each(|(time, mark)| account.mark(*time, *mark));
-        account.guest(40, Some(0));
+        account.guest(40, true, || None);
 
         let runnable = 30 - back[0].0 as u64;
         let expected =
@@ -210,13 +210,13 @@ fn an_own_event_of_a_thread_that_is_switched_out_proves_no_time_on_a_cpu() {
 #[test]
 fn an_interrupt_in_a_threads_time_proves_that_it_has_a_cpu_again() {
     let mut account = Account::new(Part::Guest, SCHEDULER);
-    account.guest(0, Some(0));
+    account.guest(0, true, || None);
     account.mark(10, Out(Preempted));
-    account.guest(20, Some(0));
+    account.guest(20, true, || None);
     account.mark(23, Interrupt);
-    account.guest(30, Some(0));
+    account.guest(30, true, || None);
     account.mark(40, Interrupt);
-    account.guest(50, Some(0));
+    account.guest(50, true, || None);
 
     let expected = [(Part::Guest, 37), (Part::Unknown, 13)];
     assert_eq!(proven(&mut account), times(&expected));
