@@ -277,15 +277,15 @@ fn pad(out: &mut String, width: usize, to: usize) {
 /// Appends a time as `  0.001234567`: seconds with nine digits after the point.
 /// Sign and whole seconds are right-aligned to `width`.
 fn seconds(out: &mut String, ns: i64, width: usize, plus: &str) {
-    let sign = if ns < 0 { "-" } else { plus };
-    let (whole, rest) = (ns.unsigned_abs() / 1_000_000_000, ns.unsigned_abs() % 1_000_000_000);
-    let digits = whole.checked_ilog10().unwrap_or(0) as usize + 1;
-    pad(out, sign.len() + digits, width);
-    out.push_str(sign);
-    decimal(out, whole);
-    out.push('.');
-    // The sum has ten digits. The sum has a leading 1. Behind this digit, the fraction has nine digits.
-    out.push_str(&itoa::Buffer::new().format(1_000_000_000 + rest)[1..]);
+    const SECOND: u64 = 1_000_000_000;
+    let (sign, ns) = (if ns < 0 { "-" } else { plus }, ns.unsigned_abs());
+    // If the time is shorter than a second, a second is added, because `digits` needs ten digits or more.
+    let (mut digits, is_less) = (itoa::Buffer::new(), ns < SECOND);
+    let digits = digits.format(if is_less { ns + SECOND } else { ns });
+    let (whole, rest) = digits.split_at(digits.len() - 9);
+    let whole = if is_less { "0" } else { whole };
+    pad(out, sign.len() + whole.len(), width);
+    [sign, whole, ".", rest].into_iter().for_each(|part| out.push_str(part));
 }
 
 /// Appends a calendar time: `2026-11-27T15:48:15.123456789Z`, or with the offset in other zones.
