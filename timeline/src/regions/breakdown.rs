@@ -4,9 +4,9 @@
 
 use super::causes::{Cause, CauseNumber, GroupWaits, Unknown};
 use super::members;
-use super::parts::{Exits, PARTS, Part, REASONS, Reason, Times};
+use super::parts::{Detail, Exits, PARTS, Part, REASONS, Reason, Times};
 use super::steps::{self, Steps};
-use super::store::{Detail, Sample, Store};
+use super::store::{Sample, Store};
 use serde::Serialize;
 use std::sync::Arc;
 

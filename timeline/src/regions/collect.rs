@@ -20,13 +20,13 @@ use super::host::{self, Host, Side, Thread, lease};
 use super::lanes::Logged;
 use super::marks::{Kinds, Reasons};
 use super::pairs::Pairs;
-use super::parts::{Divided, Evidence, Interval, Part, Reason, Stream};
+use super::parts::{Detail, Divided, Evidence, Interval, Part, Reason, Stream};
 use super::region_path::Path;
 use super::roles::{Role, Roles, has_parted};
 use super::spans::inner::Link;
 use super::spans::{Key, Spans};
 use super::steals::Steals;
-use super::store::{Detail, NO_BOUND, State, Store};
+use super::store::{NO_BOUND, State, Store};
 use super::vcpus::{Unplaced, Vcpus, Waiter};
 use super::waited;
 use super::{Options, ProvenVcpu, Regions, Select, Sink, ThreadInterval};
@@ -591,8 +591,9 @@ impl<'a> Pass<'a> {
     fn divide(&mut self, index: u32, divided: Divided) {
         let sample = self.store.get_mut(index);
         let divided = if sample.guest_at_most_ns().is_some() {
-            let Divided { times, path, cpu, .. } = divided;
-            Divided { times: unknown(times.total()), path, cpu, ..Divided::default() }
+            let Divided { times, cpu, detail: Detail { path, .. } } = divided;
+            let detail = Detail { path, ..Detail::default() };
+            Divided { times: unknown(times.total()), cpu, detail }
         } else {
             divided
         };
@@ -602,14 +603,14 @@ impl<'a> Pass<'a> {
             let times = (sample.begin_ns, sample.end_ns());
             self.waited.add((sample.session, sample.thread), times, &divided);
         }
-        let span = self.spans.divided(index, &divided.times, &divided.waits);
-        let detail = Detail::new(index, divided);
+        let Divided { times, detail, .. } = divided;
+        let span = self.spans.divided(index, &times, &detail.waits);
         if sample.state == State::Counted {
             self.groups.all[usize::from(sample.group)].sums.add(&detail);
-            self.groups.offer(&self.store, &detail);
+            self.groups.offer(&self.store, index, &detail);
         }
         if sample.state.is_counted() && self.store.wants(index) {
-            self.store.keep(detail);
+            self.store.keep(index, detail);
         }
         if let Some((span, divided)) = span {
             self.divide_own(span, divided);

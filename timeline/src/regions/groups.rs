@@ -3,10 +3,10 @@
 //! The groups of regions, by session, name and value.
 
 use super::breakdown::{Named, rank};
-use super::parts::Times;
+use super::parts::{Detail, Times};
 use super::spans::Whole;
 use super::steals::Steals;
-use super::store::{Detail, Holder, Store};
+use super::store::{Holder, Store};
 use super::summary::{ByValue, Group};
 use super::{MAX_GROUPS, children};
 use std::collections::{BTreeSet, HashMap};
@@ -154,11 +154,11 @@ impl Groups {
     }
 
     /// Notes a region as the slowest of its group, if no region was slower.
-    pub fn offer(&mut self, store: &Store, detail: &Detail) {
-        let longest = &mut self.all[usize::from(store.get(detail.index).group)].longest;
+    pub fn offer(&mut self, store: &Store, index: u32, detail: &Detail) {
+        let longest = &mut self.all[usize::from(store.get(index).group)].longest;
         let key = |index: u32| (store.get(index).duration_ns(), index);
-        if longest.as_ref().is_none_or(|longest| key(detail.index) >= key(longest.index)) {
-            *longest = Some(detail.clone());
+        if longest.as_ref().is_none_or(|(longest, _)| key(index) >= key(*longest)) {
+            *longest = Some((index, detail.clone()));
         }
     }
 

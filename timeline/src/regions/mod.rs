@@ -384,10 +384,8 @@ impl Regions {
         group: &'a Group,
     ) -> impl Iterator<Item = (&'a Sample, Option<&'a [(Reason, Exits)]>)> {
         group.order.iter().rev().map(|index| {
-            let detail = self
-                .store
-                .detail(*index)
-                .or_else(|| group.longest.as_ref().filter(|longest| longest.index == *index));
+            let longest = group.longest.as_ref().filter(|(longest, _)| longest == index);
+            let detail = self.store.detail(*index).or(longest.map(|(_, detail)| detail));
             (self.store.get(*index), detail.map(|detail| &*detail.exits))
         })
     }

@@ -208,28 +208,34 @@ pub struct Sums {
 
 /// How the time of a region divides: the thread's sums at the region's end less the sums at the region's
 /// begin.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Divided {
     pub times: Times,
-    pub exits: [Exits; REASONS],
+    /// CPU that the thread had, if the thread had only one.
+    pub cpu: Option<u16>,
+    pub detail: Detail,
+}
+
+/// The exits of a region by reason, its waits by cause, and its path.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Detail {
+    pub exits: Box<[(Reason, Exits)]>,
     /// Times of waits whose cause was searched for.
     pub waits: Box<[(Wait, u64)]>,
     /// Critical path of the region, if it is wanted.
     pub path: Box<[PathStep]>,
-    /// CPU that the thread had, if the thread had only one.
-    pub cpu: Option<u16>,
 }
 
 impl Sums {
     /// Returns what was added since `before`.
     pub(super) fn since(&self, before: &Sums) -> Divided {
-        let exits = |reason: usize| self.exits[reason].since(&before.exits[reason]);
+        let exits = (0..).zip(&self.exits).zip(&before.exits);
+        let exits = exits.map(|((reason, now), before)| (reason, now.since(before)));
+        let exits = exits.filter(|(_, exits)| *exits != Exits::default()).collect();
         Divided {
             times: self.times.since(&before.times),
-            exits: std::array::from_fn(exits),
-            waits: self.waits.since(&before.waits),
-            path: Box::default(),
             cpu: self.cpu.filter(|_| self.moves == before.moves),
+            detail: Detail { exits, waits: self.waits.since(&before.waits), ..Detail::default() },
         }
     }
 

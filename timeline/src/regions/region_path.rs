@@ -5,7 +5,7 @@
 
 use super::beyond::Beyond;
 use super::causes::{CauseNumber, GroupWaits, Unknown};
-use super::parts::{Divided, Interval, Part, Reason, Times};
+use super::parts::{Detail, Divided, Interval, Part, Reason, Times};
 use super::steps::{PathStep, Steps, Timed};
 use super::vcpus::{Unplaced, Vcpus, Waiter};
 
@@ -156,12 +156,12 @@ impl Path {
     /// Returns how the region's time divides.
     pub fn finish(self) -> Divided {
         let path = self.steps.mean(1);
-        let along = || Divided {
-            times: times(&path),
-            waits: self.waits.unwrap_or_default().sorted().into(),
-            ..Divided::default()
-        };
-        let own = self.own.unwrap_or_else(along);
-        Divided { path: path.into(), ..own }
+        let mut divided = self.own.unwrap_or_else(|| {
+            let waits = self.waits.unwrap_or_default().sorted().into();
+            let detail = Detail { waits, ..Detail::default() };
+            Divided { times: times(&path), detail, ..Divided::default() }
+        });
+        divided.detail.path = path.into();
+        divided
     }
 }

@@ -18,7 +18,7 @@ pub(super) mod inner;
 
 use super::causes::{GroupWaits, Wait};
 use super::pairs::Open;
-use super::parts::{Divided, Part, Times, between};
+use super::parts::{Detail, Divided, Part, Times, between};
 use super::steps::Steps;
 use super::store::NO_CLIENT;
 use inner::{Around, Ended, Inside};
@@ -196,7 +196,8 @@ impl Parted {
         times.0[Part::Idle as usize] = self.idle;
         times.0[Part::Unknown as usize] += duration.saturating_sub(times.total());
         let waits = self.waits.sorted().into();
-        Some((index, Divided { times, waits, ..Divided::default() }))
+        let detail = Detail { waits, ..Detail::default() };
+        Some((index, Divided { times, detail, ..Divided::default() }))
     }
 }
 

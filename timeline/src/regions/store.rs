@@ -3,10 +3,8 @@
 //! The regions that were found, of 152 bytes each. The store also keeps details, such as exits, of as many
 //! regions as fit a limit.
 
-use super::causes::Wait;
-use super::parts::{Divided, Exits, REASONS, Reason, Times};
+use super::parts::{Detail, Times};
 use super::spans::inner::Inner;
-use super::steps::PathStep;
 use crate::inputs::ctf::MAX_CLIENTS;
 use std::cmp::Reverse;
 
@@ -160,22 +158,7 @@ impl Sample {
     }
 }
 
-/// The exits of a region by reason, its waits by cause, and its path.
-#[derive(Clone, Debug)]
-pub(super) struct Detail {
-    pub index: u32,
-    pub exits: Box<[(Reason, Exits)]>,
-    pub waits: Box<[(Wait, u64)]>,
-    pub path: Box<[PathStep]>,
-}
-
 impl Detail {
-    pub fn new(index: u32, divided: Divided) -> Detail {
-        let exits = (0..REASONS).map(|reason| (reason as Reason, divided.exits[reason]));
-        let exits = exits.filter(|(_, exits)| *exits != Exits::default());
-        Detail { index, exits: exits.collect(), waits: divided.waits, path: divided.path }
-    }
-
     /// Returns the size of the detail's own allocations in bytes.
     fn bytes(&self) -> usize {
         let sizes =
@@ -191,8 +174,8 @@ pub(super) struct Store {
     /// For each chunk, the latest end of all regions in this chunk and in all earlier chunks.
     latest: Vec<i64>,
     len: usize,
-    /// Details of regions whose index is a multiple of `stride`, in order.
-    details: Vec<Detail>,
+    /// Indices of regions that are multiples of `stride`, in order, and the regions' details.
+    details: Vec<(u32, Detail)>,
     stride: u32,
     bytes: usize,
     /// Parted spans with other spans inside: their indices, and the spans inside them.
@@ -282,32 +265,33 @@ impl Store {
 
     /// Keeps details of a region. A region's details come twice: without exits when the region ends, and with
     /// exits when the exits are known. If there are too many details, half of the details are dropped.
-    pub fn keep(&mut self, detail: Detail) {
+    pub fn keep(&mut self, index: u32, detail: Detail) {
         self.bytes += detail.bytes();
         // Most details belong to the region that was added last. A search would miss the CPU's caches, so
         // this region is looked up without a search.
-        let is_new = self.details.last().is_none_or(|last| last.index < detail.index);
+        let is_new = self.details.last().is_none_or(|(last, _)| *last < index);
         let known = match is_new {
             true => None,
-            false => self.details.binary_search_by_key(&detail.index, |known| known.index).ok(),
+            false => self.details.binary_search_by_key(&index, |(known, _)| *known).ok(),
         };
         match known {
-            Some(at) => self.details[at] = detail,
-            None => self.details.push(detail),
+            Some(at) => self.details[at].1 = detail,
+            None => self.details.push((index, detail)),
         }
-        let all = |store: &Store| store.bytes + store.details.capacity() * size_of::<Detail>();
+        let all =
+            |store: &Store| store.bytes + store.details.capacity() * size_of::<(u32, Detail)>();
         // The stride doubles at most 32 times, so the loop ends.
         while all(self) > MAX_DETAILS && self.details.len() > 1 {
             self.stride = self.stride.saturating_mul(2);
-            self.details.retain(|detail| detail.index.is_multiple_of(self.stride));
+            self.details.retain(|(index, _)| index.is_multiple_of(self.stride));
             self.details.shrink_to(self.details.len() * 2);
-            self.bytes = self.details.iter().map(Detail::bytes).sum();
+            self.bytes = self.details.iter().map(|(_, detail)| detail.bytes()).sum();
         }
     }
 
     pub fn detail(&self, index: u32) -> Option<&Detail> {
-        let at = self.details.binary_search_by_key(&index, |detail| detail.index).ok()?;
-        Some(&self.details[at])
+        let at = self.details.binary_search_by_key(&index, |(known, _)| *known).ok()?;
+        Some(&self.details[at].1)
     }
 }
 

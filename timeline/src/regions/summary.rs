@@ -6,9 +6,9 @@ use super::breakdown::{Breakdown, Details, Named, nearest, rank};
 use super::children::Child;
 use super::groups::POLLS;
 use super::histogram::Histogram;
-use super::parts::{Part, Times};
+use super::parts::{Detail, Part, Times};
 use super::steals::Steals;
-use super::store::{Detail, Store};
+use super::store::Store;
 use super::{MAX_REGIONS, NotCounted};
 use serde::Serialize;
 use std::ops::RangeInclusive;
@@ -100,9 +100,9 @@ pub struct Group {
     /// Sums of the regions' details, while regions are added.
     #[serde(skip)]
     pub(super) sums: Details,
-    /// Details of the slowest region so far.
+    /// Index and details of the slowest region so far.
     #[serde(skip)]
-    pub(super) longest: Option<Detail>,
+    pub(super) longest: Option<(u32, Detail)>,
 }
 
 /// Value that the regions of a group have in common.
@@ -228,8 +228,8 @@ impl Group {
             }
             add_steals(&mut mean, chosen, chosen.len() as u64);
             let example = order.get(nearest(store, order, example));
-            let example = example.and_then(|index| store.detail(*index));
-            mean.example = example.map(|detail| *store.get(detail.index));
+            let example = example.filter(|index| store.detail(**index).is_some());
+            mean.example = example.map(|index| *store.get(*index));
             mean
         };
         let at = |part| rank(order.len(), part);
@@ -242,7 +242,7 @@ impl Group {
             let median = around(&order, at(0.49)..=at(0.51), at(0.5));
             let p99 = nearest(store, &order, at(0.99));
             let mut slowest = around(&[last], 0..=0, 0);
-            if let Some(longest) = self.longest.as_ref().filter(|longest| longest.index == last) {
+            if let Some((_, longest)) = self.longest.as_ref().filter(|(index, _)| *index == last) {
                 slowest.add((&Details::of([longest]), named), 1, true);
                 slowest.example = Some(*store.get(last));
             }

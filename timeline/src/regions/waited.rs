@@ -30,7 +30,7 @@ impl Waited {
         let all_ns: u64 = waits.map(|(_, ns)| ns).sum();
         let mut unknown_ns = [0; Unknown::ALL.len()];
         let mut known = 0;
-        for ((_, cause), ns) in &divided.waits {
+        for ((_, cause), ns) in &divided.detail.waits {
             known += ns;
             if let Some(why) = Causes::unknown(*cause) {
                 unknown_ns[why as usize] += ns;
@@ -104,6 +104,7 @@ impl Spans {
 mod tests {
     use super::*;
     use crate::regions::Times;
+    use crate::regions::parts::Detail;
 
     /// Adds a region whose thread waited for half of the region's time. A tenth of the region's time is a
     /// wait with an unknown cause, and the other waits are for a thread.
@@ -114,7 +115,8 @@ mod tests {
         let unknown = ns / 10;
         let waits = [(9, ns / 2 - unknown), (Unknown::Missing.number(), unknown)];
         let waits = waits.map(|(cause, ns)| ((Part::Blocked, cause), ns)).into();
-        let divided = Divided { times, waits, ..Divided::default() };
+        let detail = Detail { waits, ..Detail::default() };
+        let divided = Divided { times, detail, ..Divided::default() };
         spans.add((0, thread), (from, to), &divided);
     }
 

@@ -451,7 +451,7 @@ fn waits(switches: i64, causes: i64, border: impl Fn(i64) -> bool) -> (Times, u6
         account.mark(n * 100 + 30, In);
         tally.pass(&mut account, |_, _| {});
     }
-    assert_eq!(tally.end(account.border(switches * 100 - 50), whole, 0), None);
+    assert!(tally.end(account.border(switches * 100 - 50), whole, 0).is_none());
     account.mark(switches * 100, Guest);
     assert!(tally.pass(&mut account, |_, _| {}));
     let (_, sums) = tally.next_passed(|_| (0, switches * 100 - 50)).unwrap();

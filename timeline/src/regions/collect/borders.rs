@@ -9,11 +9,11 @@ use super::super::groups::{POLLS, cut, unknown};
 use super::super::host::{Host, Side, Thread};
 use super::super::marks::Kinds;
 use super::super::pairs::{Begun, Open, SameId};
-use super::super::parts::Divided;
+use super::super::parts::{Detail, Divided};
 use super::super::region_path::Path;
 use super::super::roles::{OfSpan, Role};
 use super::super::steps::Timed;
-use super::super::store::{Detail, NO_BOUND, NO_CLIENT, NO_THREAD, Sample, State};
+use super::super::store::{NO_BOUND, NO_CLIENT, NO_THREAD, Sample, State};
 use super::super::walked::Walked;
 use super::super::{By, MAX_REGIONS, NotCounted, Select};
 use super::Pass;
@@ -446,7 +446,7 @@ impl Pass<'_> {
             group.includes_kvm |= !host.is_program && kinds.includes_kvm();
             group.bound_ns = group.bound_ns.zip(open.bound).map(|(a, b)| a.max(b));
             if self.store.wants(index) {
-                self.store.keep(Detail::new(index, Divided::default()));
+                self.store.keep(index, Detail::default());
             }
         }
         let is_parted = self.parting.is_some();
