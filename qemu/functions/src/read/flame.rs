@@ -111,7 +111,8 @@ impl Flame {
     #[must_use]
     pub fn stacks(&self) -> Vec<(Vec<Frame>, u64)> {
         let nodes = self.paths.nodes();
-        // Total times include all that is within a path. A path has a higher number than the path around it.
+        // The total time of a path includes the total times of its inner paths. A path has a higher number
+        // than its outer path.
         let mut totals = self.times.clone();
         totals.resize(nodes.len(), 0);
         for path in (0..nodes.len()).rev() {

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 /// its caller.
 pub const MAX_PATHS: usize = 1 << 20;
 
-/// Path of no function.
+/// Number that stands for no path.
 const NONE: u32 = u32::MAX;
 
 /// Paths of one task's calls, as a tree.

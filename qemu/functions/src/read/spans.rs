@@ -60,7 +60,7 @@ impl<'s> Cursor<'s> {
         Cursor { spans: &spans.0, index: 0, passed: 0 }
     }
 
-    /// Moves to a time, which must not be before the last time.
+    /// Moves the cursor to a time. The times of successive calls must not decrease.
     pub fn to(&mut self, time: u64) -> SpanPosition {
         let mut current = None;
         while let Some(&(start, end)) = self.spans.get(self.index) {

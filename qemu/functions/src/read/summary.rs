@@ -68,7 +68,7 @@ pub struct Summary {
     pub orphans: u64,
     /// Number of records that were lost, as the recorder says.
     pub lost: u64,
-    /// Damage by task. Everything that could be read is added.
+    /// Damage by task. The sums contain everything that could be read in spite of the damage.
     pub damage: Vec<Error>,
 }
 

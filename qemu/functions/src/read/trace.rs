@@ -53,7 +53,7 @@ struct Moved {
     to: u64,
 }
 
-/// Function that gets the number of records that were read.
+/// Function that the reader calls with a number of records that were read.
 #[derive(Default)]
 struct Watcher(Option<Box<dyn Fn(u64) + Send + Sync>>);
 
@@ -229,8 +229,8 @@ impl Trace {
         self.added.lookup(address).or_else(in_module)
     }
 
-    /// Returns the maximum number of records of all tasks, which follows from the sizes of the files of
-    /// records. There may be fewer records, because a killed recorder leaves zeros in the files.
+    /// Returns the maximum number of records of all tasks, computed from the sizes of the files of records.
+    /// There may be fewer records, because a killed recorder leaves zeros in the files.
     #[must_use]
     pub fn most_records(&self) -> u64 {
         let sizes = self.tasks.iter().filter_map(|task| fs::metadata(self.file(task.tid)).ok());

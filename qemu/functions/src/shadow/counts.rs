@@ -29,7 +29,7 @@ pub struct Counts {
     /// Number of jumps by which retpolines and similar thunks reached a function. Such a thunk executes a
     /// call, and then a return instruction that jumps to the function.
     pub thunks: u64,
-    /// Number of returns to another address than the return address of the call.
+    /// Number of returns to an address that is not the return address of the call.
     pub changed: u64,
     /// Number of returns that have the return address of a call, but another slot or another stack than the
     /// call.

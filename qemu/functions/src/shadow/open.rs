@@ -155,8 +155,8 @@ impl Open {
         self.outer.map_or(0, |outer| self.stacks[outer].len)
     }
 
-    /// Writes all entries that are due, unless a function's entry has to wait until the function is long
-    /// enough.
+    /// Writes all entries that are due, unless a function's entry has to wait until the function has lasted
+    /// long enough.
     #[inline]
     pub fn flush(&mut self, out: &mut impl FnMut(Record)) {
         if self.min == 0 && !self.paused {
@@ -247,7 +247,7 @@ impl Open {
 
 /// Changes of the stack.
 impl Open {
-    /// Changes the space of stacks that are not a kernel's.
+    /// Changes the address space of the stacks that are not a kernel's.
     #[cold]
     pub fn set_space(&mut self, space: u64) {
         self.space = space;
@@ -304,7 +304,7 @@ impl Open {
         };
     }
 
-    /// Finds the known stack of a slot. Among stacks that are not a kernel's, this is the nearest stack.
+    /// Finds the known stack of a slot. If the slot is not on a kernel's stack, finds the nearest stack.
     pub fn find(&self, slot: u64, settings: &Settings) -> Option<usize> {
         let region = self.region(slot, settings);
         // The loop has at most as many rounds as there are stacks.
@@ -323,7 +323,7 @@ impl Open {
         low.saturating_sub(slot).max(slot.saturating_sub(high))
     }
 
-    /// Returns the lowest and the highest of these slots: the slots of a stack's frames, and the slot of the
+    /// Returns the lowest and the highest slot among the slots of a stack's frames and the slot of the
     /// stack's last event.
     fn extent(&self, stack: usize) -> (u64, u64) {
         let Stack { len, last, .. } = *self.get(stack);

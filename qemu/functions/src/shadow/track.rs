@@ -220,7 +220,7 @@ impl Stacks {
         }
     }
 
-    /// Names the innermost function by its return.
+    /// Names the innermost function by the address of its return instruction.
     #[inline]
     fn name_returning(&mut self, at: u64) {
         if !self.settings.named_at_start {

@@ -14,7 +14,7 @@ use super::WINDOW;
 use crate::record::{Malformed, Record, SIZE};
 use crate::{Error, Result, file};
 
-/// Maximum number of zeros at the end of a file in bytes. A killed recorder leaves fewer zeros, because a
+/// Maximum size in bytes of the zeros at the end of a file. A killed recorder leaves fewer zeros, because a
 /// recorder has only two windows mapped at a time.
 const MAX_ZEROS: u64 = 4 * WINDOW;
 

@@ -64,8 +64,7 @@ impl Directory {
         &self.path
     }
 
-    /// Opens the directory that was made. Returns an error if another directory has taken the path since
-    /// then.
+    /// Opens the trace's directory. Returns an error if the path now leads to another directory.
     pub(super) fn folder(&self) -> Result<Folder> {
         let failed = |why| Error::io("write", &self.path)(why);
         let folder = Folder::open(&self.path, Share::Owner).map_err(failed)?;

@@ -20,8 +20,8 @@ const GROUPS: u64 = 1 << 0 | 1 << 3 | 1 << 7;
 /// Maximum length of an event's text in bytes. uftrace's readers have a buffer of 1,024 bytes for this text.
 const MAX_EVENT: usize = 900;
 
-/// Line of the map for the stack. Readers derive the range of the kernel's addresses from the stack's place,
-/// and expect such a line.
+/// Line of a map that describes the stack. Readers derive the range of the kernel's addresses from the
+/// stack's place, and expect such a line.
 pub(super) const STACK_LINE: &str =
     "7ffffffde000-7ffffffff000 rw-p 00000000 00:00 0          [stack]\n";
 

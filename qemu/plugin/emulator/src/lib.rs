@@ -93,8 +93,8 @@ pub enum Error {
 }
 
 impl Emulator {
-    /// Takes an emulator of QEMU's user mode, and finds a plugin for the emulator. The emulator's release
-    /// decides which plugin is taken.
+    /// Finds a plugin for an emulator of QEMU's user mode. The emulator's release decides which plugin the
+    /// emulator gets.
     ///
     /// # Errors
     /// If the emulator emulates machines or was built without plugins, or if there is no plugin for the
@@ -107,7 +107,7 @@ impl Emulator {
         Emulator::with_help(qemu, &help)
     }
 
-    /// Takes an emulator of QEMU's user mode or of machines, as [`Emulator::of_programs`] does.
+    /// Finds a plugin for an emulator of QEMU's user mode or of machines, as [`Emulator::of_programs`] does.
     ///
     /// # Errors
     /// If the program is no emulator or was built without plugins, or if there is no plugin for its release.

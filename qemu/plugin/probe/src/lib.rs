@@ -14,7 +14,7 @@ use std::error::Error;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Environment variable with the version of the API to ask for.
+/// Environment variable with the version of the API that the plugin asks for.
 const API: &str = "HYPERTRACE_PROBE_API";
 /// Number of instructions, of executions and of accesses that are printed.
 const PRINTED: u64 = 16;

@@ -143,7 +143,7 @@ impl fmt::Display for Emulators<'_> {
     }
 }
 
-/// Message about a QEMU that refuses a library, with the library that this QEMU needs.
+/// Message that this QEMU refuses a library. The message names the library that this QEMU needs.
 struct Refused<'a>(&'a Library);
 
 impl fmt::Display for Refused<'_> {

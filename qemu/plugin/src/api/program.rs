@@ -1,5 +1,5 @@
-//! The program that QEMU's user mode emulates. QEMU has these functions from 7.1 on. Earlier releases lack
-//! them, although these releases also serve API 1.
+//! The program that QEMU's user mode emulates. QEMU has these functions from 7.1 on. Earlier releases also
+//! serve API 1, but lack these functions.
 //!
 //! The code is unsafe because the API's functions are C functions.
 #![allow(unsafe_code)]

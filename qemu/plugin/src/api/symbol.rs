@@ -21,7 +21,7 @@ impl Symbol {
     /// Returns the function's address, if there is such a function.
     #[inline]
     pub(super) fn find(&self) -> Option<*const ()> {
-        // SAFETY: dlsym looks a name up.
+        // SAFETY: dlsym only reads the name, which is a C string.
         let look_up = || unsafe { libc::dlsym(libc::RTLD_DEFAULT, self.name.as_ptr()) } as usize;
         let address = *self.address.get_or_init(look_up) as *const ();
         (!address.is_null()).then_some(address)

@@ -72,7 +72,7 @@ impl Attached {
             .then_some((client as u32, register))
     }
 
-    /// Returns the file's offset of these words of the plugin's mapping.
+    /// Returns the offset in the file of these words, which are in the plugin's mapping.
     pub fn offset_of(&self, words: &[AtomicU64]) -> u64 {
         (words.as_ptr() as u64).wrapping_sub(self.address())
     }

@@ -56,7 +56,7 @@ pub struct Vcpu {
     /// The register that emitted the last point. The register is remembered, because most points come from
     /// the same register as the point before them.
     pub last: Option<Emitter>,
-    /// Time in ticks of the last search for an address that found nothing.
+    /// Time in ticks of the last search that found no offset for an address.
     missed: u64,
     relay: Option<Relay>,
     /// Time in ticks at which an attempt to claim a relay found no free relay.
@@ -105,8 +105,8 @@ impl Entry {
     /// Returns the vCPU's own part.
     ///
     /// # Safety
-    /// The caller is a callback of this vCPU, on the vCPU's thread, and has no other reference to the vCPU:
-    /// QEMU's user mode calls back on the thread of the vCPU that the callback names, one callback at a time.
+    /// The caller is a callback of this vCPU, on the vCPU's thread, and has no other reference to the vCPU.
+    /// QEMU's user mode makes one callback at a time for a vCPU, on the vCPU's thread.
     #[inline(always)]
     #[allow(clippy::mut_from_ref)] // because of the cell, as the callers promise
     pub unsafe fn vcpu(&self) -> &mut Vcpu {

@@ -361,8 +361,8 @@ impl Recorder {
         self.left_out.fetch_add(1, Relaxed);
     }
 
-    /// Returns the time of an event. Before that, resumes recording if a region is open, or pauses recording
-    /// if no region is open.
+    /// First resumes recording if a region is open, or pauses recording if no region is open. Then returns
+    /// the time of an event.
     #[inline]
     fn time(&self, tracer: &mut Tracer) -> u64 {
         if let Some(region) = &self.region {
@@ -550,7 +550,7 @@ pub struct Totals {
     pub without_name: u64,
     /// Whether there is no record at all.
     pub is_empty: bool,
-    /// Why records are missing.
+    /// Reason why records are missing.
     pub failure: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Which instructions of a translated block are observed.
+//! Decides which instructions of a translated block the plugin observes.
 //!
 //! The code is unsafe because QEMU's callbacks come from C.
 #![allow(unsafe_code)]
