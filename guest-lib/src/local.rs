@@ -14,8 +14,8 @@ use hypertrace_abi::ring::ClientMemory;
 use hypertrace_abi::slot;
 use hypertrace_segment::LocalPages;
 
-/// Number of looks at the reply before the thread sleeps. The looks take some microseconds, in which a host
-/// that is awake on another CPU answers.
+/// Number of looks at the reply before the thread sleeps. The looks take some microseconds. A host that is
+/// awake on another CPU answers within this time.
 const SPINS: u32 = 200;
 
 /// Time in nanoseconds after which a thread that sleeps on the reply rings once more.
@@ -65,13 +65,14 @@ impl LocalHost {
         DEAD.store(self.sign_of_life(), Relaxed);
     }
 
-    /// Asks the host to serve the reference point that this client stored to EMIT,
-    /// and waits, bounded, for its reply. Counts a point without a reply.
+    /// Asks the host to serve the reference point that this client stored to EMIT, and waits for the reply
+    /// for a bounded time. If there is no reply, counts the point.
     pub(crate) fn ask(&self, client: u32, memory: &ClientMemory<'_>, cpu: u32, seq: u32) {
         let answered = !self.is_dead() && {
             slot::ask(memory, cpu, seq);
-            // ORDERING: pairs with the host's fence between its word and its last look at the slot: at least
-            // one of the two sides sees the other side's store.
+            // ORDERING: pairs with the host's fence. This fence stands between the host's store to its word
+            // and the host's last look at the slot. At least one of the two sides sees the other side's
+            // store.
             fence(Ordering::SeqCst);
             if self.pages.watch().load(Relaxed) != watch::CLIENT + client {
                 self.pages.ring(client);
@@ -97,8 +98,8 @@ impl LocalHost {
         {
             let sleeps = &memory.guest[guest_page::SLEEPS];
             sleeps.store(1, Relaxed);
-            // ORDERING: pairs with the host's fence between its reply and its look at this word: at least one
-            // of the two sides sees the other side's store.
+            // ORDERING: pairs with the host's fence. This fence stands between the host's store of the reply
+            // and the host's look at this word. At least one of the two sides sees the other side's store.
             fence(Ordering::SeqCst);
             let begin = os::nanoseconds();
             for until in [begin + RING_AGAIN, begin + 1_000_000_000] {

@@ -56,9 +56,10 @@ fn copy(rings: &[hypertrace_abi::atomic::AtomicU64], version: u64) {
                 slot.store(byte, Relaxed);
             }
         }
-        // Stores the version last, so that a copy that a jump leaves half done is made again. The exchange
-        // fails if another thread has copied the mask meanwhile. In this case this thread may have
-        // overwritten newer slots with older ones, and copies again.
+        // Stores the version last. If a signal handler jumps out of the copying, the version is still the old
+        // version, and the next call copies again. The exchange fails if another thread has copied the mask
+        // meanwhile. In this case this thread may have overwritten newer slots with older ones, and copies
+        // again.
         if VERSION.compare_exchange(before, version, Ordering::AcqRel, Relaxed).is_ok() {
             return;
         }
@@ -79,8 +80,8 @@ pub(crate) fn nobody_listens() {
     }
 }
 
-/// Switches all events on in a forked child, so that the next event gives the
-/// child a client of its own, which then copies the mask.
+/// Switches all events on in a forked child. The next event then gives the child a client of its own, and
+/// this client copies the mask.
 #[cfg(feature = "std")]
 pub(crate) fn forget() {
     if VERSION.load(Relaxed) != NOBODY {

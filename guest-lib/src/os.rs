@@ -15,16 +15,17 @@ mod linux {
     use hypertrace_segment::futex;
     use std::time::Duration;
 
-    /// Nap, in nanoseconds, of a thread that waits for a word whose writer cannot wake the thread. Until
-    /// `SOON`, the time in which a busy host answers, naps are this short. Later naps are half as long as the
-    /// wait so far, and at most `LONGEST_NAP`.
+    /// Length, in nanoseconds, of the first naps of a thread that waits for a word. The thread takes naps if
+    /// the writer of the word cannot wake the thread. Naps have this length until `SOON`, because a busy host
+    /// answers within that time. Later naps are half as long as the wait so far, and at most `LONGEST_NAP`.
     const NAP: u64 = 200_000;
     const SOON: u64 = 1_000_000;
     const LONGEST_NAP: u64 = 2_000_000;
 
-    /// Sleeps on the low half of a word that processes share, if that half is `found`, until the writer wakes
-    /// the thread. Returns `false` once the time `until` of [`nanoseconds`] has come. The thread began to
-    /// wait at `begin`. `is_remote`: the writer has another kernel, and cannot wake the thread.
+    /// Sleeps while the low half of a word is `found`, until the writer of the word wakes the thread.
+    /// Processes share the word. Returns `false` once the time `until` of [`nanoseconds`] has come. The
+    /// thread began to wait at `begin`. `is_remote`: the writer has another kernel, and cannot wake the
+    /// thread.
     pub(crate) fn sleep(
         word: &AtomicU64,
         found: u32,
@@ -136,8 +137,7 @@ pub(crate) fn next_region(of_client: &hypertrace_abi::atomic::AtomicU64) -> u64 
 }
 
 /// Adds 1 to a count that only one thread changes, and returns the result. A signal handler that interrupts
-/// this function may get the same number, but the handler has finished with this number before the thread
-/// uses it.
+/// this function may get the same number. The handler returns before the thread uses the number.
 #[inline(always)]
 fn next(count: &hypertrace_abi::atomic::AtomicU64) -> u64 {
     let next = count.load(Relaxed).wrapping_add(1);
@@ -156,7 +156,8 @@ mod tests {
     use super::*;
     use hypertrace_abi::atomic::AtomicU64;
 
-    /// The kernel's own page of times stands for the memory of a PCI function: neither takes a futex.
+    /// In this test, the kernel's own page of times stands for the memory of a PCI function. The kernel
+    /// refuses a futex in both kinds of memory.
     #[test]
     fn a_thread_naps_on_a_word_that_takes_no_futex() {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();

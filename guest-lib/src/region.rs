@@ -3,9 +3,10 @@
 /// Marks a region of interest: records the event `NAME_begin(id, ..)` now, and `NAME_end(id)` when the
 /// returned value is dropped.
 ///
-/// The fields after the name belong to the begin event, in the syntax of [`event!`](crate::event!). The id, a
-/// `u64`, distinguishes passes through the region: a count of the thread's regions (of the client's, without
-/// the feature `std`), or the program's first field, `id`.
+/// The fields after the name belong to the begin event, in the syntax of [`event!`](crate::event!). The id is
+/// a `u64`, and distinguishes passes through the region. If the program's first field has the name `id`, this
+/// field is the id. Otherwise the id is a count of the thread's regions, or of the client's regions without
+/// the feature `std`.
 ///
 /// ```
 /// fn serve(path: &str, bytes: u64) {

@@ -1,4 +1,4 @@
-//! Makes functions of `trace-events`, for hosts.
+//! Generates the functions for the events in the file `trace-events`. Only hosts use these functions.
 
 fn main() {
     #[cfg(feature = "host")]

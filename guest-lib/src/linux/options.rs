@@ -14,10 +14,12 @@ pub struct Options {
     pub segment: Option<PathBuf>,
     /// Physical address of the MMIO window to use.
     pub window: Option<u64>,
-    /// PCI function to use, as in `0000:00:04.0`. If `None`, the first function that is a hypertrace device.
+    /// PCI function to use, as in `0000:00:04.0`. If `None`, the library uses the first function that is a
+    /// hypertrace device.
     pub function: Option<String>,
-    /// Clock that stamps events. If `None`, the clock that the environment variable `HYPERTRACE_CLOCK` names
-    /// (`tsc`, `monotonic_raw`), or else the TSC if it is one clock.
+    /// Clock that stamps events. If `None`, the library uses the clock that the environment variable
+    /// `HYPERTRACE_CLOCK` names (`tsc`, `monotonic_raw`). Without this variable, the library uses the TSC if
+    /// the TSC is one clock, and CLOCK_MONOTONIC_RAW otherwise.
     pub clock: Option<Clock>,
     /// Folder where sysfs is mounted: `/sys`.
     pub sysfs: PathBuf,

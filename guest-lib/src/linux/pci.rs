@@ -1,6 +1,6 @@
 //! Opens the device as a PCI function, in sysfs.
 //!
-//! The code is unsafe because what is mapped here is taken for a device's regions.
+//! The code is unsafe because the library treats the memory that is mapped here as a device's regions.
 #![allow(unsafe_code)]
 
 use super::function::{bar_file, combining, decode, enable};
@@ -14,11 +14,13 @@ use hypertrace_segment::{LockFile, Mapping};
 use std::io;
 use std::path::Path;
 
-/// Switches the function on, and maps its BARs: by sysfs, or, if the kernel refuses that, by a uio device.
+/// Switches the function on, and maps its BARs. The BARs are mapped through sysfs, or through a uio device if
+/// the kernel refuses a mapping through sysfs.
 pub(super) fn open(function: &Path, options: &Options) -> Result<Opened, OpenError> {
     enable(function)?;
     decode(function)?;
-    // Both ways lock the same file, because one program may come by sysfs and another by uio.
+    // Programs that use sysfs and programs that use uio lock the same file, because both kinds of programs
+    // may run at once.
     let path = bar_file(function, Region::Control.bar());
     let lock = LockFile::new(open_bar(&path, false)?, 0, LockFile::ANY);
     let mapped = map_all(function, |bar, len, is_writable| {
@@ -51,8 +53,8 @@ fn map_all(
     let data = map(Region::Data.bar(), geometry.data_size(), true)?;
     let control = map(Region::Control.bar(), geometry.control_size(), true)?;
     let rings = map(Region::Rings.bar(), geometry.rings_size(), true)?;
-    // SAFETY: each BAR is mapped as far as the page says, and the process keeps the mappings with the
-    // channel.
+    // SAFETY: the mapping of each BAR is as long as the config page says. The process keeps the mappings with
+    // the channel.
     let channel =
         unsafe { Channel::at_regions(&page, data.address(), control.address(), rings.address())? };
     Ok((channel, vec![data, control, rings]))

@@ -1,5 +1,6 @@
-//! Keeps the library in memory. The library's thread, and the functions that run when a thread of the program
-//! ends, need their code even after the program has unloaded the plugin that the library is linked into.
+//! Keeps the library in memory. The library may be linked into a plugin, and the program may unload the
+//! plugin. Even then, the library's thread needs its code, as do the functions that run when a thread of the
+//! program ends.
 //!
 //! The code is unsafe because of the dynamic loader's C functions.
 #![allow(unsafe_code)]
@@ -9,8 +10,8 @@ use std::ffi::{CStr, c_char};
 use std::mem::{MaybeUninit, transmute};
 
 /// Keeps the shared object with this code loaded until the process ends. Does nothing if nobody can unload
-/// the code, because the code is part of the program, static or not, or of an object that the program started
-/// with.
+/// the code. This is so if the code is part of the program, static or not, or part of an object that was
+/// loaded when the program started.
 ///
 /// A thread in `dlopen` holds the dynamic loader's lock while the object's constructors run, so a constructor
 /// must not wait for the first event of another thread.
@@ -61,13 +62,15 @@ struct Search {
 /// dynamic loader. An interposer of malloc, which is called within `dlopen`, comes before the loader.
 fn may_be_unloaded() -> bool {
     let mut search = Search::default();
-    // SAFETY: `look` gets each object, and `search`, which lives through the call.
+    // SAFETY: `look` gets each object and the address of `search`, and `search` lives until the call has
+    // ended.
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
     matches!((search.own, search.loader), (Some(own), Some(loader)) if own > loader)
 }
 
 unsafe extern "C" fn look(info: *mut dl_phdr_info, _: size_t, search: *mut c_void) -> c_int {
-    // SAFETY: as `dl_iterate_phdr` and `may_be_unloaded` call this. The headers belong to a loaded object.
+    // SAFETY: `dl_iterate_phdr` passes a valid `info`, and `may_be_unloaded` passes the address of a
+    // `Search`. The headers belong to a loaded object.
     let (info, search, headers) = unsafe {
         let info = &*info;
         let headers = std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into());

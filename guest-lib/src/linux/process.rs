@@ -39,17 +39,18 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, O
 /// Longest time, in milliseconds, that an event waits for another thread to open a channel.
 const MAX_MS: u32 = 1000;
 
-/// Eighths of a ring that may be in use when a thread takes the ring, for each turn of the search: 4, then 7,
-/// which leaves room for a block, then all. Before the last turn the thread yields, because the host locks a
-/// free client while it gives a ring's memory back.
+/// Maximum number of eighths of a ring that are in use when a thread takes the ring, for each turn of the
+/// search. The second turn accepts 7 eighths, because a block still has room then. The last two turns accept
+/// any ring. Before the last turn the thread yields, because the host locks a free client while it gives a
+/// ring's memory back.
 const MAX_USED: [u64; 4] = [4, 7, 8, 8];
 
 /// The last channel that was opened, here or in an ancestor.
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 /// True after an event has searched for a device and found none.
 static NOBODY: AtomicBool = AtomicBool::new(false);
-/// Id of the process that is opening a channel, or 0. By the id, a forked child does not wait for its
-/// parent's thread.
+/// Id of the process that is opening a channel, or 0. A forked child sees that the id is its parent's, and
+/// does not wait for the parent's thread.
 static OPENING: AtomicU32 = AtomicU32::new(0);
 
 /// Words that are zero in a forked child.
@@ -80,7 +81,7 @@ pub(super) struct Process {
     /// True once the kernel has taken the mappings away, and private memory is in their place.
     is_revoked: AtomicBool,
     pace: Pace,
-    /// The process's name, for leases where there are several processes.
+    /// The process's name, for leases of a channel that several processes share.
     name: Option<ProcessName>,
     // In a forked child, the next two fields refer to zeros.
     fork_guard: &'static ForkGuard,
@@ -116,8 +117,8 @@ fn inherited() -> Option<&'static Process> {
     unsafe { PROCESS.load(Ordering::Acquire).as_ref() }
 }
 
-/// Prepares a process for threads with clients. The library calls the function before each channel is opened,
-/// so perhaps more than once.
+/// Prepares a process for threads with clients. The library calls a function of this type before it opens a
+/// channel. A process that opens several channels calls the function several times.
 pub(super) type Prepare = fn() -> Result<(), OpenError>;
 
 /// Reason why an event has no channel.
@@ -268,7 +269,7 @@ fn start(
             .map_err(|why| OpenError::because("lock bytes of", lock_path(&opened.place), why))?;
     }
     let count = clients.len();
-    // Pins the code before anything is set up that the system calls later.
+    // Pins the code first, because the next steps set up functions that the system calls later.
     pin::pin();
     prepare()?;
     // SAFETY: both types hold atomics only.
@@ -314,8 +315,8 @@ fn start(
         if is_last {
             process.look_after();
         } else if process.is_ours() {
-            // Another channel has replaced this one, which has lost its locks. The call revokes the lease of
-            // a thread that has leased a client of this channel at that moment.
+            // Another channel has replaced this one, which has lost its locks. A thread may have leased a
+            // client of the replaced channel at that moment. The call revokes this lease.
             process.keeps_clients();
         }
         is_last
@@ -362,7 +363,8 @@ impl Opening {
         let me = std::process::id();
         let other = OPENING.load(Relaxed);
         (other != me && OPENING.compare_exchange(other, me, Ordering::Acquire, Relaxed).is_ok())
-            // `then_some` would always make an `Opening`, whose drop would end another thread's opening.
+            // `then_some` would make an `Opening` in any case. The drop of this `Opening` would end another
+            // thread's opening.
             .then(|| Opening { _signals_blocked: signals_blocked })
     }
 
@@ -429,8 +431,8 @@ impl Process {
         }
         if let Some(lock) = &self.lock {
             match self.place {
-                // Opens the file anew now, because the program may close the inherited descriptor, without
-                // which there may be no path.
+                // Opens the file anew now, because the program may close the inherited descriptor later.
+                // Without this descriptor, there may be no path to the file.
                 ChannelLocation::Installed | ChannelLocation::Segment(_) => lock.reopen(),
                 _ => lock.close(),
             }
@@ -440,8 +442,8 @@ impl Process {
         }
     }
 
-    /// Returns true if the channel's host has ended or its device is gone, and notes which of the two has
-    /// happened, for the count of later events.
+    /// Returns true if the channel's host has ended or the channel's device is gone. Also notes the cause,
+    /// because the count of later events needs the cause.
     fn has_host_ended(&self) -> bool {
         if self.is_device_gone() {
             losses::set_device_gone();
@@ -454,8 +456,9 @@ impl Process {
         has_ended
     }
 
-    /// Returns true if the kernel has taken the device away: the kernel's module has taken the function from
-    /// users of sysfs, or has lost the function.
+    /// Returns true if the kernel has taken the device away. Either the kernel's module has taken over a
+    /// function that this process used through sysfs, or the module has lost the function that this process
+    /// used through the module.
     fn is_device_gone(&self) -> bool {
         self.is_revoked.load(Relaxed) || self.lock.as_ref().is_some_and(LockFile::is_device_gone)
     }
@@ -471,7 +474,7 @@ impl Process {
         is_here
     }
 
-    /// Once the host has ended, ends all leases, so that each thread counts its next event as lost, and
+    /// If the host has ended, ends all leases, so that each thread counts its next event as lost. Then also
     /// counts the events since the last look that found the host.
     pub(super) fn look_at_host(&self) {
         if !self.has_host_ended() {
@@ -487,16 +490,16 @@ impl Process {
         self.cells.iter().filter(is_used).for_each(|cell| self.count_since_last_look(cell));
     }
 
-    /// Counts a client's events since the last look that found the host, some of which the host may have
-    /// recorded.
+    /// Counts a client's events since the last look that found the host. The host may have recorded some of
+    /// these events.
     fn count_since_last_look(&self, cell: &ClientCell) {
         let attempted = self.states[cell.slot()].0.attempted();
         losses::count_left(attempted.saturating_sub(cell.attempted.swap(attempted, Relaxed)));
     }
 
-    /// Returns whether the process still has its lock file; if not, revokes its leases. A program that closes
-    /// descriptors which it does not know closes the lock file, too, which frees the clients for other
-    /// processes.
+    /// Returns whether the process still has its lock file. If not, revokes the process's leases. A program
+    /// that closes all descriptors that it does not know also closes the lock file. The clients are then free
+    /// for other processes.
     fn keeps_clients(&self) -> bool {
         let keeps = self.lock.as_ref().is_none_or(LockFile::is_open);
         if !keeps {
@@ -509,8 +512,8 @@ impl Process {
 
     /// Claims a free client for the calling thread. `left` is the client that the thread abandons, if any.
     ///
-    /// Takes the lowest client whose ring has room, because each lease begins a block: threads that come and
-    /// go would fill the first ring, however few events they emit.
+    /// Takes the client with the lowest number that has room in its ring. Each lease begins a block, so
+    /// threads that come and go would fill the ring of the first client even with few events.
     pub(super) fn claim(&'static self, left: Option<u32>) -> Option<&'static ClientCell> {
         if self.has_host_ended() {
             return None;
@@ -594,7 +597,8 @@ impl Process {
 
     /// Takes a cell of this process back from the calling thread, which is ending.
     pub(super) fn give_back(&self, cell: &ClientCell) {
-        // A revoked client has another holder, and the words of that holder must not be stored to.
+        // If the client was revoked, the client has another holder, and this thread must not store to that
+        // holder's words.
         if self.keeps_clients() && self.states[cell.slot()].0.is_leased() {
             // SAFETY: the calling thread had the cell until now.
             unsafe { cell.client() }.producer().release();
@@ -642,11 +646,12 @@ impl Process {
     }
 
     /// Does the refresher's periodic work: copies the mask, finds clients that another holder has taken, and
-    /// publishes losses of threads without a client. Uses only what a producer allows other threads to use.
+    /// publishes losses of threads without a client. Calls only those functions of a producer that other
+    /// threads may call.
     pub(super) fn look_after(&self) {
         self.keeps_clients();
-        // Reads these numbers before the look at the device. If this look finds the device, the device was
-        // there for all events that these numbers count.
+        // Reads the numbers of events before the look at the device. If the look finds the device, the device
+        // was still there when the threads tried to emit these events.
         for Held { cell, state, .. } in self.held() {
             cell.attempted_now.store(state.attempted(), Relaxed);
         }
@@ -662,8 +667,8 @@ impl Process {
             // LEASE.
             } else if cell.suspect.swap(token, Relaxed) == token && state.revoke(token) {
                 counts::add(&counts::TAKEN);
-                // Without a holder, the device was reset, or its memory is out of reach, as after QEMU's
-                // loadvm: events since then are lost.
+                // If the client has no holder now, the device was reset, or the device's memory is out of
+                // reach, as after QEMU's loadvm. The events since then are lost.
                 if memory.host[host_page::LEASE].load(Relaxed) == 0 {
                     let before = cell.attempted.load(Relaxed);
                     counts::unattached(state.attempted().saturating_sub(before));
@@ -673,8 +678,9 @@ impl Process {
         self.publish_unattached();
     }
 
-    /// Wakes the host if it has left records in a client's ring since the last look: the client's thread may
-    /// have lost its CPU amid an emit for so long that the host went to sleep first.
+    /// Wakes the host if a client's ring still has records that were there at the last look. The client's
+    /// thread may have lost its CPU in the middle of an emit, and the host may have gone to sleep before the
+    /// emit ended.
     fn kick_for(&self, cell: &ClientCell, memory: &ClientMemory<'_>) {
         let Some(control) = self.channel.control.filter(|_| self.channel.needs_kicks()) else {
             return;

@@ -1,7 +1,8 @@
 //! The one thread of this library, which does the work that is due even if no thread emits.
 //!
-//! The code is unsafe because the C library makes the thread: a thread of the standard library begins with a
-//! lock, which it never gets in a forked child if another thread held the lock at the fork.
+//! The code is unsafe because the C library makes the thread. A thread of the standard library takes a lock
+//! when it begins. If another thread held this lock at a fork, the lock stays taken in the forked child, and
+//! the child's thread would wait for ever.
 #![allow(unsafe_code)]
 
 use super::sys;
@@ -15,15 +16,15 @@ use std::time::Duration;
 const INTERVAL: Duration = Duration::from_millis(10);
 /// Size of the thread's stack, in bytes. The thread's calls are shallow.
 const STACK: usize = 64 * 1024;
-/// Number of rounds after which the thread looks whether it is the last one.
+/// Number of rounds after which the thread checks whether it is the last thread of the process.
 const ROUNDS: u32 = 10;
 
-/// Starts a thread that calls `look` every 10 ms until it returns `false`. If the system refuses a thread,
-/// slow paths, [`crate::poll`] and the end of threads do the work, later. The caller has blocked signals, so
-/// the thread handles no signal.
+/// Starts a thread that calls `look` every 10 ms until it returns `false`. If the system refuses to start the
+/// thread, the work is done later, by slow paths, by [`crate::poll`] and at the end of threads. The caller
+/// has blocked signals, so the thread handles no signal.
 pub(super) fn start<F: FnMut() -> bool + Send + 'static>(look: F) {
     let look = Box::into_raw(Box::new(look));
-    // A program with many thread-locals needs the default, which is larger.
+    // The second try uses the default size, because a program with many thread-locals needs a larger stack.
     let is_begun = [Some(STACK), None].into_iter().any(|stack| {
         let (mut attributes, mut thread) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         let attributes = attributes.as_mut_ptr();

@@ -1,7 +1,7 @@
 //! A segment: a file with the regions of a device in it, for programs outside
 //! of any VM.
 //!
-//! The code is unsafe because what is mapped here is taken for a device's regions.
+//! The code is unsafe because the library treats the memory that is mapped here as a device's regions.
 #![allow(unsafe_code)]
 
 use super::opened::{Opened, keep_from_children};
@@ -24,8 +24,8 @@ pub(super) fn open(path: &Path, options: &Options) -> Result<Opened, OpenError> 
     use_segment(Segment::open(path), path, options, |file| LockFile::new(file, 0, LockFile::ANY))
 }
 
-/// Opens the segment of this lock file again: by the lock file's descriptor if that is still open, else by
-/// `path` if that still names the same file.
+/// Opens the segment of this lock file again. If the lock file's descriptor is still open, the function uses
+/// the descriptor. Otherwise it opens `path`, which must still name the same file.
 pub(super) fn reopen(lock: &LockFile, path: &Path, options: &Options) -> Result<Opened, OpenError> {
     let Some(lock) = lock.move_out() else {
         let opened = open(path, options)?;
@@ -49,8 +49,8 @@ fn use_segment(
     })?;
     let (file, mapping, page) = segment.into_parts();
     keep_from_children(&mapping, path)?;
-    // SAFETY: the segment is mapped up to the end of the last region of this
-    // very copy of the page, and the process keeps the mapping with the channel.
+    // SAFETY: by this copy of the page, the segment is mapped up to the end of its last region. The process
+    // keeps the mapping with the channel.
     let channel = unsafe { Channel::in_window(&page, mapping.address())? };
     let place = ChannelLocation::Segment(path.to_owned());
     Opened::new(place, channel, vec![mapping], lock(file), options)

@@ -9,7 +9,7 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Writes a line to stderr, if that can be done at once: the program must not wait for a reader.
+/// Writes a line to stderr if stderr takes the line at once, because the program must not wait for a reader.
 pub(super) fn say(line: &str) {
     signals::say(line, Duration::ZERO);
 }
@@ -63,7 +63,7 @@ pub(super) fn name_thread(name: &CStr) {
 /// Returns the kernel's name of this thread: the program's name, unless the thread was given a name of its
 /// own.
 pub(super) fn thread_name(name: &mut [u8; 16]) -> &str {
-    // SAFETY: PR_GET_NAME writes at most 16 bytes, a NUL among them.
+    // SAFETY: PR_GET_NAME writes at most 16 bytes, including a NUL.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
     let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
     std::str::from_utf8(&name[..end]).unwrap_or("?")

@@ -28,15 +28,15 @@ use std::sync::atomic::{
 /// Time in milliseconds until a thread that got no client asks again.
 const PAUSE_MS: u64 = 10;
 
-// The values are atomics, because signal handlers emit, too. Constant initial values without a drop make each
-// access a plain one, which registers no destructor.
+// The values are atomics, because signal handlers emit, too. The initial values are constants, and the values
+// have no drop. So an access is a plain load or store, and registers no destructor.
 thread_local! {
     /// Cell where this thread's events go; null if the thread has no client.
     static CURRENT: AtomicPtr<ClientCell> = const { AtomicPtr::new(null_mut()) };
     /// All cells that this thread holds, including abandoned ones.
     static HELD: AtomicPtr<ClientCell> = const { AtomicPtr::new(null_mut()) };
-    /// Timestamp of an emit that an event found under way. `STUCK_SINCE` is when an event first found that
-    /// emit.
+    /// Timestamp of an unfinished emit that an event has interrupted. `STUCK_SINCE` is the time at which an
+    /// event first found this emit.
     static STUCK: AtomicU64 = const { AtomicU64::new(0) };
     static STUCK_SINCE: AtomicU64 = const { AtomicU64::new(0) };
     /// Time at which the thread may ask for a client again, on the clock of [`coarse_ms`].
@@ -47,9 +47,9 @@ thread_local! {
     static ENDED: AtomicBool = const { AtomicBool::new(false) };
 }
 
-/// The thread key whose destructor gives clients back; `NO_KEY` before any channel was opened. A key's value,
-/// unlike a destructor of a thread-local, is set without allocating, as a signal handler's event needs.
-/// (glibc allocates for keys above 31.)
+/// The thread key whose destructor gives clients back; `NO_KEY` before any channel was opened. A signal
+/// handler's event must not allocate. A key's value is set without allocating, but the destructor of a
+/// thread-local is not. (glibc allocates for keys above 31.)
 static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
 const NO_KEY: u32 = u32::MAX;
 
@@ -60,7 +60,7 @@ static ON_NEW_CLIENT: OnceLock<fn()> = OnceLock::new();
 #[inline(always)]
 fn current() -> Option<&'static Client<'static>> {
     // SAFETY: the pointer is null or that of a cell: cells are never freed. `use_other_client` has stored the
-    // pointer, so the cell was filled for this thread, which keeps the cell until the thread ends.
+    // pointer, so the cell was filled for this thread. The thread keeps the cell until the thread ends.
     CURRENT.with(|current| unsafe { Some(current.load(Relaxed).as_ref()?.client()) })
 }
 
@@ -82,15 +82,16 @@ pub fn emit_leased<S: Site, F: Fields>(site: S, fields: F) -> Emit {
 }
 
 /// Gets a client after [`emit_leased`] has failed, and returns true if there is one for another try. Counts
-/// the event of a thread without a client as lost. Opens no channel: until one is open, events are neither
-/// recorded nor counted.
+/// the event of a thread without a client as lost. The function opens no channel. While no channel is open,
+/// events are neither recorded nor counted.
 #[cold]
 pub fn can_retry(why: Emit) -> bool {
     process::was_opened() && after(why).is_some()
 }
 
-/// Sets the process's one function that is called when a thread gets a client, before the thread's event. The
-/// function may emit, but must not allocate or wait, because the event may be a signal handler's.
+/// Sets the function that the library calls when a thread gets a client, before the thread's event. A process
+/// has only one such function, so only the first call has an effect. The function may emit, but must not
+/// allocate or wait, because the event may be a signal handler's.
 pub fn on_new_client(notify: fn()) {
     ON_NEW_CLIENT.get_or_init(|| notify);
 }
@@ -129,7 +130,7 @@ pub fn next_region() -> u64 {
 /// Makes a reference point: [`reference_point!`](crate::reference_point) calls this.
 ///
 /// # Errors
-/// As [`Client::reference_point`]; [`Emit::Unleased`] also without a device.
+/// The errors of [`Client::reference_point`]. If there is no device, the error is [`Emit::Unleased`].
 pub fn reference_point<S: Site, F: Fields>(site: S, fields: F) -> Result<Reply, Emit> {
     let mut why = Emit::Unleased;
     if let Some(client) = current() {
@@ -144,8 +145,8 @@ pub fn reference_point<S: Site, F: Fields>(site: S, fields: F) -> Result<Reply, 
     }
 }
 
-/// Copies the enable mask if it has changed, and publishes how many events this thread has dropped, at once.
-/// The library's own thread copies the mask every 10 ms anyway.
+/// Immediately copies the enable mask if the mask has changed, and publishes how many events this thread has
+/// dropped. The library's own thread copies the mask every 10 ms anyway.
 pub fn poll() {
     if let Some(process) = process::ours() {
         process.look_at_host();
@@ -180,7 +181,8 @@ pub fn hypertrace_as(number: u32, arg1: u64, args: &[u64]) {
     }
 }
 
-/// Returns a client for another try after an emit that did not succeed, if the thread gets one.
+/// Tries to get a client for the thread after an emit that did not succeed. Returns this client for another
+/// try.
 #[cold]
 fn after(why: Emit) -> Option<&'static Client<'static>> {
     match why {
@@ -230,7 +232,7 @@ fn attach() -> Option<&'static Client<'static>> {
 }
 
 /// Counts events that interrupted the library's own code. The thread's client counts the events as dropped.
-/// If the thread has no client, the events count as lost.
+/// If the thread has no client, the process counts the events as lost.
 fn count_amid(client: Option<&Client<'static>>) {
     let events = AMID.with(|amid| amid.swap(0, Relaxed));
     match client {
@@ -271,8 +273,9 @@ fn attach_now() -> Option<&'static Client<'static>> {
 
 /// Handles an event that has interrupted an emit. If events find the same emit under way for 10 ms, a signal
 /// handler has jumped out of the emit, and the thread continues with another client. The thread also keeps
-/// the old client until the thread ends, because the emit may be alive. (The emit's age alone is not enough:
-/// a thread preempted in an emit returns to a pending signal, whose handler finds the emit old.)
+/// the old client until the thread ends, because the emit may still go on. (The age of an emit at one event
+/// proves nothing. If the kernel preempts a thread in an emit, a pending signal's handler may run first when
+/// the thread returns, and find an old emit.)
 #[cold]
 #[inline(never)]
 fn abandon_if_stuck() {
@@ -395,7 +398,8 @@ pub fn process_number() -> u32 {
 
 #[cold]
 fn note_process() -> u32 {
-    // Hooks forks first, because a forked child must not find its parent's number.
+    // Calls `hook_forks` before the number is stored, because a forked child must not find its parent's
+    // number.
     hook_forks();
     // Hashes the pid and the time, because a forked child has its parent's `RandomState`.
     let random = RandomState::new().hash_one((std::process::id(), ticks()));

@@ -15,8 +15,8 @@ pub(super) fn command_line(options: &Options) -> PathBuf {
     options.proc.join("cmdline")
 }
 
-/// Returns the address on the kernel command line, if there is one. The last address counts, as for the
-/// kernel.
+/// Returns the address on the kernel command line, if there is one. If there are several addresses, the
+/// function returns the last address, as the kernel does.
 pub(super) fn on_command_line(options: &Options) -> Result<Option<u64>, OpenError> {
     let path = command_line(options);
     let line = fs::read_to_string(&path).unwrap_or_default();
@@ -42,7 +42,8 @@ pub(super) fn open(address: u64, options: &Options) -> Result<Opened, OpenError>
     let file = open_file(&options.memory, false)?;
     let window = Window { file: &file, path: &options.memory, offset: address };
     let (channel, mapping) = window.map(&window.config_page()?)?;
-    // The base is the address, so that two windows share no bytes of the lock file.
+    // The first byte for locks is at the window's address, so that two windows do not lock the same bytes of
+    // the file.
     let lock = LockFile::new(file, address, LockFile::ANY);
     Opened::new(ChannelLocation::Window(address), channel, vec![mapping], lock, options)
 }

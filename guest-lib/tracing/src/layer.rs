@@ -39,8 +39,8 @@ const OF_SPAN: Limits = Limits { fields: Shape::FIELDS - 3, text: 64, spare: 0 }
 const PLAIN: usize = 2;
 /// Number that stands for a place in the code without schemas.
 const NO_CALLSITE: u16 = u16::MAX;
-/// Number of low bits of a span's number, which count the process's spans. The bits above are the process's
-/// number, of 22 bits, so that a double has room for the whole number.
+/// Number of low bits of a span's number. The low bits count the process's spans, and the 22 bits above are
+/// the process's number. A double can hold a whole number of these 53 bits.
 const COUNT_BITS: u32 = 31;
 
 /// A layer that records into a guest's ring or a VMM's backends.
@@ -68,8 +68,8 @@ impl HypertraceLayer<crate::Host> {
 }
 
 impl<D> HypertraceLayer<D> {
-    /// Leaves out the polls of spans that are entered several times, which saves two events for each poll,
-    /// but keeps `hypertrace regions` from telling a span's busy time from its idle time.
+    /// Leaves out the polls of spans that are entered several times. This saves two events for each poll, but
+    /// `hypertrace regions` can then not distinguish a span's busy time from the span's idle time.
     ///
     /// ```
     /// # #[cfg(feature = "guest")] {
@@ -219,7 +219,7 @@ impl<D: Destination> HypertraceLayer<D> {
         }
     }
 
-    /// Counts a span that finds no place, here and in the trace.
+    /// Counts a span that finds no place. Also records the loss in the trace.
     #[cold]
     fn lose(&self, metadata: &Metadata<'_>) {
         add(&LOST_SPANS);
@@ -283,7 +283,7 @@ where
     S: Subscriber + for<'l> LookupSpan<'l>,
 {
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
-        // Prepares the place now rather than at its first event, which may be on a vCPU's thread.
+        // Prepares the place now, because the thread of the place's first event may be a vCPU's thread.
         self.names.find(metadata);
         Interest::always()
     }

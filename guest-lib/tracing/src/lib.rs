@@ -22,10 +22,11 @@
 //! An asynchronous span ([`Instrument`](https://docs.rs/tracing/latest/tracing/trait.Instrument.html)) is
 //! entered for each poll, on whichever thread polls. The span's end has the field `any_client`, and each poll
 //! is a region `poll` inside the span: `poll_begin` and `poll_end`, whose field `span` is the span's number.
-//! The first poll begins with the span. `hypertrace regions` shows the span's busy time, which is the time of
-//! its polls, by parts, and its idle time. The two times are the `time.busy` and `time.idle` of
-//! `tracing_subscriber::fmt`, without the idle time before the first entry. The last entry, in which the
-//! future is dropped, is busy time but no poll. [`HypertraceLayer::without_polls`] leaves the polls out.
+//! The first poll begins with the span. `hypertrace regions` shows the span's busy time and the span's idle
+//! time. The busy time is the time of the span's polls, and is divided into parts. The two times are the
+//! `time.busy` and `time.idle` of `tracing_subscriber::fmt`, without the idle time before the first entry.
+//! The last entry, in which the future is dropped, is busy time but no poll.
+//! [`HypertraceLayer::without_polls`] leaves the polls out.
 //!
 //! A worker of an asynchronous runtime has many tasks. The time between two polls of a task is idle time of
 //! the task's span, whether the task waited for a socket or the worker was busy with other tasks. All time
@@ -33,23 +34,24 @@
 //!
 //! `NAME_begin` has these fields:
 //!
-//! - `id`, the span's number: 31 bits that the layer counts, below 22 bits that each process draws at random.
-//!   Spans of two processes can have the same number if both processes draw the same bits;
-//! - `parent`, the number of the surrounding span, of which `hypertrace regions` shows the span as a child; 0
-//!   if there is none;
-//! - the fields that the span was made with, by which `hypertrace regions --by FIELD` groups;
-//! - `target`, by which `regions --by target` groups. Spans of one name with several targets are several
-//!   rows, `TARGET::NAME`.
+//! - `id`, the span's number. The low 31 bits are a count of spans, and the 22 bits above are a random number
+//!   of the process. Spans of two processes can have the same number if both processes draw the same random
+//!   number;
+//! - `parent`, the number of the surrounding span, or 0 without a surrounding span. `hypertrace regions`
+//!   shows the span as a child of the surrounding span;
+//! - the fields that the span was made with. `hypertrace regions --by FIELD` groups spans by such a field;
+//! - `target`. `regions --by target` groups spans by this field. Spans of one name with several targets are
+//!   several rows, `TARGET::NAME`.
 //!
-//! Values that are recorded later, even before the first entry, are an event `NAME_record` with the span's
-//! `id`. A forked child's copy of a span belongs to the parent, so the child's entries into that span make no
-//! event.
+//! Values that are recorded later, even before the first entry, make an event `NAME_record`. This event has
+//! the span's `id`. A forked child's copy of a span belongs to the parent, so the child's entries into that
+//! span make no event.
 //!
 //! # Events
 //!
-//! An event is `log_error`, `log_warn`, `log_info`, `log_debug` or `log_trace`, by its level, as a record of
-//! `hypertrace-log` is. The fields are `target`, `span` (the number of the surrounding span, or 0), the
-//! event's own fields (`message` is one of them), and `cut`.
+//! The name of an event is `log_error`, `log_warn`, `log_info`, `log_debug` or `log_trace`, and depends on
+//! the event's level. Records of `hypertrace-log` have the same names. The fields are `target`, `span` (the
+//! number of the surrounding span, or 0), the event's own fields (`message` is one of them), and `cut`.
 //!
 //! # Fields
 //!
@@ -62,18 +64,20 @@
 //!
 //! [`counts()`] counts what is beyond these limits:
 //!
-//! - Schemas: 400. Each kind of event takes one schema, and a span takes three; each other set of fields
-//!   takes one more. Past 400 schemas, an event has its fields as a text in `message`, and a span has no
-//!   fields; a new kind of span is a region `span` with the span's name in a field `name`.
+//! - Schemas: 400. Each kind of event takes one schema, and each kind of span takes three schemas. Every
+//!   further set of fields takes one more schema. If all 400 schemas are taken, an event has its fields as a
+//!   text in `message`, and a span has no fields. A new kind of span is then a region `span` with the span's
+//!   name in a field `name`.
 //! - Fields: 13 of a span or an event.
-//! - Texts: 512 bytes in an event, with 1,024 for texts and numbers together; 64 bytes in a span, with 208
-//!   together; 128 of a span's target. An event's `cut` has the number of bytes that did not fit.
+//! - Texts: 512 bytes each in an event, and 64 bytes each in a span. All texts and numbers together have
+//!   1,024 bytes in an event, and 208 bytes in a span. A span's target has 128 bytes. An event's `cut` has
+//!   the number of bytes that did not fit.
 //! - Open spans: some 16,000, of all threads together. A further span is not recorded, but makes an event
 //!   `span_lost`, and `hypertrace regions` says how many spans were lost. The layer takes 1 MiB for the first
 //!   4,096 open spans when it is made, and 1 MiB more for each further 4,096.
-//! - Locks and allocations: a place in the code, a further set of fields of a place, and a further MiB are
-//!   prepared once, by the thread that first needs them. In a VMM, that thread can be a vCPU's. Other threads
-//!   that need the same thing wait meanwhile.
+//! - Locks and allocations: a thread takes a lock and allocates if the thread is the first that needs a place
+//!   in the code, a further set of fields of a place, or a further MiB. In a VMM, this thread can be a vCPU's
+//!   thread. Other threads that need the same thing wait meanwhile.
 //! - Events and records that a value's `Debug` or `Display` makes are dropped, so formatting cannot recur
 //!   without end.
 //!

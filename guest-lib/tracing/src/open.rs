@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, Ordering::Re
 
 /// Number of spans in a block. A block takes 1 MiB.
 const PLACES: usize = 4096;
-/// Maximum number of blocks: as many spans as a reader keeps open.
+/// Maximum number of blocks. The blocks have room for as many spans as a reader keeps open.
 const BLOCKS: usize = 4;
-/// Number of places in a block where a span may be. In a block that is a quarter full, a place is taken with
-/// a probability of a quarter, so a span finds a free one.
+/// Number of places in a block where a span may be. If a quarter of a block's places are taken, almost every
+/// span finds a free place among these places.
 const PROBES: usize = 64;
 /// Maximum number of words of a begin: the span's number, its parent's number, and its fields.
 pub const WORDS: usize = 28;
@@ -86,8 +86,8 @@ impl Open {
         let thread = thread();
         let inside = self.inside.load(Relaxed);
         if inside == 0 {
-            // If two threads enter at once, only the thread that stores last is noted. Each exit of the other
-            // thread then counts as the exit with which the other thread leaves the span.
+            // If two threads enter at once, only the thread that stores last is noted. Every exit of the
+            // other thread then looks as if this thread had left the span.
             self.inside.store(u64::from(thread) << 32 | 1, Relaxed);
         } else if inside >> 32 == u64::from(thread) {
             self.inside.store(inside + 1, Relaxed);
@@ -198,11 +198,12 @@ impl Block {
 
     fn claim(&self, id: u64) -> Option<Claim<'_>> {
         probes(id).find_map(|at| {
-            // ORDERING: the Acquire pairs with the Release in `remove`: the last span's thread has read its
-            // words.
+            // ORDERING: the Acquire pairs with the Release in `remove`. The thread that removed the last span
+            // had read that span's words before.
             let is_free = self.ids[at].load(Relaxed) == 0
                 && self.ids[at].compare_exchange(0, TAKEN, Ordering::Acquire, Relaxed).is_ok();
-            // `then_some` would drop a claim, which frees its place.
+            // `then_some` would make a claim in any case. The drop of this claim would free another span's
+            // place.
             is_free.then(|| Claim { id: &self.ids[at], open: &self.places[at] })
         })
     }
@@ -272,9 +273,10 @@ impl OpenSpans {
 /// Returns the places of a block where a span may be.
 #[inline]
 fn probes(id: u64) -> impl Iterator<Item = usize> {
-    // A span's number in `Registry` has a place in its table in the low bits, the number of a thread in bits
-    // 38 to 50, and a generation above. Without the generation, a new span in an old span's place in
-    // `Registry` gets the old span's place in this table, too, whose lines are in the cache.
+    // A span's number in `Registry` has three parts: a place in the table of `Registry` in the low bits, the
+    // number of a thread in bits 38 to 50, and a generation in the bits above. The hash leaves out the
+    // generation. So a new span in an old span's place in `Registry` also gets the old span's place in this
+    // table. The lines of this place are in the cache.
     let hash = (id % (1 << 51)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
     (0..PROBES).map(move |n| (hash as usize + n) % PLACES)
 }

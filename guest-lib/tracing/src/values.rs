@@ -67,7 +67,7 @@ impl<'w> Values<'w> {
         self.word(self.cut.into());
     }
 
-    /// Adds a text, cut to what fits: an empty one if there is no room for a byte.
+    /// Adds a text, cut to the room that is left. If there is no room for a byte, adds an empty text.
     #[inline]
     pub fn text(&mut self, text: &str) {
         let end = self.words.len() - self.limits.spare;
@@ -112,7 +112,7 @@ impl<'w> Values<'w> {
 pub struct AtomicWords<'a>(pub &'a [AtomicU64]);
 
 impl Fields for AtomicWords<'_> {
-    // The schema has the types.
+    // The event's schema has the field types, so this list is empty.
     const TYPES: &'static [FieldType] = &[];
 
     #[inline(always)]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The clock that a directory's times count, and the directory's anchor. The anchor says which value of the
-//! host's counter belongs to time 0.
+//! The clock of a directory's times, and the directory's anchor. The anchor says which value of the host's
+//! counter belongs to time 0.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ const VERSION: u32 = 1;
 /// Clock that converts values of the host's counter to a directory's times.
 ///
 /// The time is *(counter - begin) × floor(2^32 × 10^9 / frequency) / 2^32* nanoseconds, rounded down.
-/// Therefore a time determines the values of the counter that give this time.
+/// Therefore a reader can compute which values of the counter give a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clock {
     begin: u64,
@@ -32,8 +32,8 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Makes a clock whose time is 0 at the counter's value `begin`. A frequency outside of [`FREQUENCIES`]
-    /// counts as the nearer end of this range.
+    /// Makes a clock whose time is 0 at the counter's value `begin`. If the frequency is outside of
+    /// [`FREQUENCIES`], the clock uses the nearer end of this range.
     #[must_use]
     pub fn new(begin: u64, frequency: u64) -> Self {
         let frequency = frequency.clamp(*FREQUENCIES.start(), *FREQUENCIES.end());
@@ -50,7 +50,7 @@ impl Clock {
     }
 
     /// Returns the first and the last value of the counter that have this time. If no value has this time,
-    /// returns twice the first value with a later time.
+    /// both results are the first value with a later time.
     #[must_use]
     pub fn counter(&self, time: u64) -> (u64, u64) {
         let first = |time: u128| (time << 32).div_ceil(self.scale.into());
@@ -61,7 +61,7 @@ impl Clock {
     }
 }
 
-/// Says which values of the host's clocks the times of a directory stand for. The host recorded the
+/// The values of the host's clocks at a directory's time 0. The host is the machine that recorded the
 /// directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Anchor {

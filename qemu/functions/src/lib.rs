@@ -1,11 +1,11 @@
 //! Function traces of a guest. A function trace has every call and every return, and is a directory that
 //! uftrace can read.
 //!
-//! A recorder classifies instructions once ([`decode`]), reports each executed call and return to the shadow
-//! stacks of its virtual CPU ([`shadow`]), and stores the records ([`record`]) that the shadow stacks return.
-//! The records go to a directory ([`write`](mod@write)). A reader names functions ([`symbols`]) and adds up
-//! their times ([`read`]). The [anchor](clock::Anchor) of a directory says which value of the host's counter
-//! belongs to the directory's time 0.
+//! A recorder classifies each instruction once ([`decode`]). The recorder reports each executed call and
+//! return to the shadow stacks of the virtual CPU ([`shadow`]). The shadow stacks return records
+//! ([`record`]), and the recorder stores these records. The records go to a directory ([`write`](mod@write)).
+//! A reader names functions ([`symbols`]) and adds up their times ([`read`]). The [anchor](clock::Anchor) of
+//! a directory says which value of the host's counter belongs to the directory's time 0.
 //!
 //! ```
 //! use hypertrace_functions::shadow::{Call, Return, Stacks};

@@ -8,7 +8,8 @@ mod x86_64;
 
 pub use stack_pointer::{StackPointerChange, stack_pointer_change};
 
-/// Maximum distance in bytes from a call's end to a target that need not be a function.
+/// Maximum distance in bytes between a call's end and a nearby target. A nearby target need not be a
+/// function.
 ///
 /// Linux fills the return buffer with calls to nearby code, and position-independent code reads the program
 /// counter by such a call.
@@ -112,7 +113,7 @@ pub fn decode(architecture: Architecture, bytes: &[u8], address: u64) -> Option<
     }
 }
 
-/// Number of bytes that show whether a stub begins.
+/// Number of bytes of code that show whether the code is a stub.
 pub const STUB: usize = 12;
 
 /// Returns whether code is a stub, that is, a jump by a pointer. A program or library calls functions of

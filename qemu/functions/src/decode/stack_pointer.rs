@@ -31,7 +31,8 @@ const DESTINATIONS: &[(u32, u32)] = &[
 
 /// Masks and values of the fixed bits of instructions that change their base (bits 5 to 9).
 const BASES: &[(u32, u32)] = &[
-    // ldraa, ldrab; stg, ldg and others of memory tags; structures of vectors; ldiapp, stilp, ldapr, stlr
+    // ldraa, ldrab; stg, ldg and other instructions for memory tags; loads and stores of vector structures;
+    // ldiapp, stilp, ldapr, stlr
     (0xff20_0c00, 0xf820_0c00),
     (0xff20_0400, 0xd920_0400),
     (0xbe80_0000, 0x0c80_0000),

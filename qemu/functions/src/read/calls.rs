@@ -32,16 +32,16 @@ pub struct Call {
     pub start: u64,
     /// Time of the exit, in nanoseconds.
     pub end: u64,
-    /// Nanoseconds from entry to exit, in the parts of the trace that are looked at.
+    /// Time from entry to exit in nanoseconds, within the chosen parts of the trace.
     pub time: u64,
-    /// Time in the function itself in nanoseconds, within the parts of the trace that are looked at. The time
-    /// of the functions that the function called is not included.
+    /// Time in the function itself in nanoseconds, within the chosen parts of the trace. The time of the
+    /// functions that the function called is not included.
     pub self_time: u64,
     /// Whether the same function is around the call.
     pub is_recursive: bool,
-    /// Whether the call was made earlier, and this entry says only that the guest has returned to the call's
-    /// stack. A recorder that uses this crate gives such an entry the time of the next record; no other two
-    /// records have the same time. Other recorders make no such entries.
+    /// Whether the call was made earlier. The entry then shows only that the guest has returned to the call's
+    /// stack. A recorder that uses this crate gives such an entry the time of the record that follows. In all
+    /// other cases, two records have different times. Other recorders make no such entries.
     pub is_continued: bool,
     /// Whether the call has its own exit. A call without an exit ends with the function around the call, or
     /// with the records.
@@ -64,7 +64,7 @@ pub struct Calls<'t> {
     functions: HashMap<u64, u64>,
     paths: Paths,
     time: u64,
-    /// Parts of the time that count; `None`: all of the time
+    /// Parts of the trace for which times are counted; `None`: the whole trace
     within: Option<Cursor<'t>>,
     place: SpanPosition,
     /// Whether the last record was an entry
@@ -153,8 +153,8 @@ impl<'t> Calls<'t> {
         &self.paths
     }
 
-    /// Returns the address of the function that contains a record's address, or the address itself, in the
-    /// form that [`Trace::function`] takes.
+    /// Returns the address of the function that contains a record's address. If no function contains the
+    /// address, returns the address itself. Both addresses have the form that [`Trace::function`] takes.
     fn function(&mut self, record: &Record) -> u64 {
         if self.functions.len() >= MAX_REMEMBERED {
             self.functions.clear();
