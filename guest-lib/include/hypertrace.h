@@ -251,8 +251,8 @@ extern "C" {
  * Records an event. HYPERTRACE_EVENT calls this function when the event is on.
  *
  * # Safety
- * `site` is a call site as the macros make it, and `values` has a word for
- * each of its fields.
+ * `site` is a call site that the macros have made. `values` has one word for each field of the
+ * call site.
  */
 enum hypertrace_outcome hypertrace_event(struct hypertrace_site *site, const uint64_t *values);
 

@@ -32,7 +32,7 @@ MODULE_PARM_DESC(clock, "tsc or monotonic_raw; default: the TSC if it is one clo
 
 /*
  * A reading of a CPU's counter and of the clock. The clock was read between two readings of the
- * counter, which are `width` ticks apart; `ticks` is in the middle.
+ * counter. The two readings are `width` ticks apart, and `ticks` is the middle between them.
  */
 struct reading {
 	u64 ticks, raw, width;
@@ -121,7 +121,10 @@ static bool is_emulated(void)
 
 	if (!boot_cpu_has(X86_FEATURE_HYPERVISOR))
 		return false;
-	/* The kernel's own function for CPUID stands in different headers in different releases. */
+	/*
+	 * The module does not use the kernel's own function for CPUID, because the function's
+	 * header is not the same in all releases.
+	 */
 	asm volatile("cpuid"
 		     : "=a"(most), "=b"(name[0]), "=c"(name[1]), "=d"(name[2])
 		     : "a"(0x40000000), "c"(0));

@@ -19,7 +19,7 @@
 
 #include "module.h"
 
-/* Period of the work that is due even if no CPU emits. */
+/* Period, in milliseconds, of the periodic work. The work is due even if no CPU emits. */
 #define LOOK_MS 20
 
 static struct ht_device *current_device;
@@ -198,8 +198,8 @@ int hypertrace(struct hypertrace_site *site, const u64 *values, unsigned int cou
 EXPORT_SYMBOL_GPL(hypertrace);
 
 /*
- * Returns true if a total is not published. The result is a hint, because the caller may be on any
- * CPU.
+ * Returns true if a client has a total that is not published. The result is a hint, because the
+ * caller may be on any CPU.
  */
 static bool has_losses(const struct hypertrace_bare *bare)
 {

@@ -285,8 +285,9 @@ static void discard(struct list_head *list)
 }
 
 /*
- * Finds the tracepoints of a list such as "sched:sched_switch,irq:irq_handler_entry". Names each
- * unknown tracepoint in the kernel's log, and returns an error for it unless `skips` is set.
+ * Finds the tracepoints of a list such as "sched:sched_switch,irq:irq_handler_entry". The function
+ * names each unknown tracepoint in the kernel's log. If there is an unknown tracepoint and `skips`
+ * is not set, the function returns an error.
  */
 static int find_all(const char *text, struct list_head *list, bool skips)
 {

@@ -30,8 +30,9 @@ struct hypertrace_site {
 /*
  * Records an event in the ring of this CPU, without an exit. `values` has a word for each field.
  * Returns 0 if the event was recorded or is off, -ENODEV if there is no device, and -EINVAL if the
- * text is no schema or has too many fields. Counts the event as lost and returns -EBUSY if it
- * interrupted another event of this CPU, or -ENOSPC if the ring is full.
+ * text is no schema or has too many fields. If the event interrupts another event of this CPU, the
+ * function counts the event as lost and returns -EBUSY. If the ring is full, the function counts
+ * the event as lost and returns -ENOSPC.
  */
 int hypertrace_event(struct hypertrace_site *site, const u64 *values, unsigned int count);
 

@@ -77,7 +77,9 @@ struct ht_device {
 	struct ht_client *clients;
 
 	struct miscdevice misc;
-	/* Lock that is held while a client is erased, and that is taken before `lock`. */
+	/*
+	 * Lock that a task holds while the task erases a client. This lock is taken before `lock`.
+	 */
 	struct mutex erasing;
 	/* Guards the members below. This lock is taken before a file's lock. */
 	struct mutex lock;

@@ -85,8 +85,8 @@ int ht_point(struct ht_client *client, const struct hypertrace_bare_event *event
 
 	*asked = 0;
 	/*
-	 * While the host still owes an answer, the slot is in use, so a record in the ring takes
-	 * the point's place.
+	 * The slot is in use until the host has answered the last point. Until then, this point
+	 * becomes a record in the ring.
 	 */
 	if (!device->traps && is_pending(client))
 		return ht_record(client, event, values, count, HYPERTRACE_ABI_REFERENCE_POINT);

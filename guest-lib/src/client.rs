@@ -106,9 +106,9 @@ impl<'m> Client<'m> {
         Ok(client)
     }
 
-    /// Makes this a thread's client: reference points carry the CPU that the thread runs on. The client
-    /// publishes the count `unattached` of events without a client, and rings `bell` when its ring fills, if
-    /// these are given.
+    /// Makes this a thread's client: reference points carry the CPU that the thread runs on. If `unattached`
+    /// is given, the client publishes this count of events without a client. If `bell` is given, the client
+    /// rings the bell when the client's ring fills.
     #[cfg(feature = "std")]
     pub(crate) fn of_thread(
         self,

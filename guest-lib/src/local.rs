@@ -46,14 +46,14 @@ impl LocalHost {
         (beat.load(Relaxed).wrapping_add(1) ^ place).max(1)
     }
 
-    /// Returns true if the host has ended, or did not answer and has shown no
-    /// sign of life since.
+    /// Returns true if the host has ended. Also returns true if the host did not answer and has shown no sign
+    /// of life since then.
     pub(crate) fn is_dead(&self) -> bool {
         self.pages.state().load(Relaxed) == State::Ended as u32
             || DEAD.load(Relaxed) == self.sign_of_life()
     }
 
-    /// Returns true if the host has ended, and has taken the last records that it will ever take.
+    /// Returns true if the host has ended. The host has then taken its last records.
     #[cfg(feature = "std")]
     pub(crate) fn has_ended(&self) -> bool {
         // ORDERING: pairs with the host's Release store: the host's last positions are in page H by then.

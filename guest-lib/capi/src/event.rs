@@ -65,8 +65,8 @@ pub struct Reply {
 /// Records an event. HYPERTRACE_EVENT calls this function when the event is on.
 ///
 /// # Safety
-/// `site` is a call site as the macros make it, and `values` has a word for
-/// each of its fields.
+/// `site` is a call site that the macros have made. `values` has one word for each field of the
+/// call site.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hypertrace_event(site: *mut CallSite, values: *const u64) -> Outcome {
     // SAFETY: the caller's promise.

@@ -9,6 +9,6 @@ pub trait Destination: Copy + fmt::Debug + Send + Sync + 'static {
     /// Returns a set of bits: the backends that get a level's events now. The set is 0 if the level is off,
     /// and 1 for a ring.
     fn on(level: Level) -> u32;
-    /// Records a level's event, for these backends.
+    /// Records a level's event for the backends `on`.
     fn record(on: u32, level: Level, target: &str, message: &Message);
 }

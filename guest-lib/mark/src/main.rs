@@ -124,7 +124,7 @@ fn result(emitted: Emit) -> Result<(), String> {
     }
 }
 
-/// Says why this program failed. Returns the program's exit status.
+/// Prints why this program failed. Returns the program's exit status.
 fn failed(why: &str) -> ExitCode {
     eprintln!("hypertrace-mark: {why}");
     ExitCode::from(FAILED)

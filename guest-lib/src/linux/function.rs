@@ -45,8 +45,8 @@ fn id(function: &Path, name: &str) -> Option<u16> {
     u16::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()
 }
 
-/// Enables a function, which may be off if no driver has taken it. Writes only if the function is off,
-/// because the kernel counts every 1 that is written.
+/// Enables a function. The function may be off if no driver uses the function. Writes only if the function is
+/// off, because the kernel counts every 1 that is written.
 pub(super) fn enable(function: &Path) -> Result<(), OpenError> {
     let path = function.join("enable");
     let is_on =

@@ -37,7 +37,8 @@ pub(super) fn of_process(options: &Options) -> Option<ProcessName> {
     })
 }
 
-/// Returns the name, which may have parentheses of its own.
+/// Returns the name in a line of `stat`. The line has the name in parentheses, and the name itself may have
+/// parentheses.
 fn name_in_stat(stat: &str) -> Option<&str> {
     let (_, behind) = stat.split_once('(')?;
     Some(behind.rsplit_once(')')?.0)

@@ -29,7 +29,8 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    /// Returns a device that is mapped, with the clock and the fences that its mapping needs.
+    /// Returns an open device whose memory is mapped. Chooses the device's clock, and sets fences if the
+    /// mapping needs them.
     pub(super) fn new(
         place: ChannelLocation,
         channel: Channel<'static>,
@@ -126,7 +127,7 @@ pub(super) fn map(
     Ok(mapping)
 }
 
-/// Keeps a mapping from children: a child opens the device anew.
+/// Keeps forked children from inheriting a mapping, because a child opens the device anew.
 pub(super) fn keep_from_children(mapping: &Mapping, path: &Path) -> Result<(), OpenError> {
     let kept = mapping.keep_from_children();
     kept.map_err(|why| OpenError::because("keep from children the mapping of", path, why))

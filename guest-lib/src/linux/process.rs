@@ -78,7 +78,8 @@ pub(super) struct Process {
     memory_type: MemoryType,
     lock: Option<LockFile>,
     mappings: Vec<Mapping>,
-    /// True once the kernel has taken the mappings away, and private memory is in their place.
+    /// True after the kernel has taken the mappings away. Private memory is then in the place of the
+    /// mappings.
     is_revoked: AtomicBool,
     pace: Pace,
     /// The process's name, for leases of a channel that several processes share.
@@ -690,7 +691,7 @@ impl Process {
         }
         let tail = memory.host[host_page::TAIL].load(Relaxed);
         let head = memory.guest[guest_page::HEAD].load(Relaxed);
-        // An earlier holder's head is below the tail.
+        // If `looked_at` is the head of an earlier holder's ring, this head is below the tail.
         if cell.looked_at.swap(head, Relaxed) > tail {
             control.kick().wake();
         }

@@ -26,7 +26,7 @@ pub(super) fn thread_id() -> i32 {
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
 
-/// Whether the main thread has ended by itself.
+/// Whether the main thread has ended without ending the process.
 static MAIN_ENDED: AtomicBool = AtomicBool::new(false);
 
 /// If the calling thread is the main thread, notes that the main thread ends. The process may continue

@@ -154,8 +154,8 @@ pub fn poll() {
     }
     // In a forked child, the token and the client's memory are gone.
     if let Some(client) = current().filter(|client| client.producer().state().is_leased()) {
-        // The result is ignored: one look does not prove another holder, because a transport may hold back
-        // our own store to LEASE. The library's thread looks twice.
+        // The result is ignored, because one look is no proof of another holder: a transport may hold back
+        // this thread's own store to LEASE. The library's thread looks twice.
         client.poll();
     }
 }
@@ -214,8 +214,8 @@ fn after(why: Emit) -> Option<&'static Client<'static>> {
     }
 }
 
-/// Gives the thread its first client, a new client if the last one was revoked, or, in a forked child, a
-/// client of the child.
+/// Gives the thread a client. The thread needs a client at its first event, after its last client was
+/// revoked, and in a forked child.
 #[cold]
 #[inline(never)]
 fn attach() -> Option<&'static Client<'static>> {
@@ -344,8 +344,9 @@ fn is_paused() -> bool {
     })
 }
 
-/// Ends the thread's use of the library: gives its clients back, publishes their losses and the losses of
-/// threads without a client, and settles emits that a jump has left.
+/// Ends the thread's use of the library. The function gives the thread's clients back, and publishes the
+/// losses of these clients and the losses of threads without a client. It also settles emits that a signal
+/// handler has jumped out of.
 pub(super) fn end() {
     let _signals_blocked = SignalsBlocked::begin();
     let client = current().filter(|client| client.producer().state().is_leased());

@@ -31,9 +31,11 @@ use tracing_subscriber::registry::LookupSpan;
 
 /// Maximum number of words of an event.
 const EVENT_WORDS: usize = 128;
-/// Besides the fields of an event, its record has the target, the current span, and the bytes cut off.
+/// Limits of an event's record. Besides the event's fields, the record has the target, the current span, and
+/// the number of bytes that were cut off.
 const OF_EVENT: Limits = Limits { fields: Shape::FIELDS - 3, text: 512, spare: 1 };
-/// Besides the fields of a span, its record has the numbers of the span and of its parent, and the target.
+/// Limits of a span's record. Besides the span's fields, the record has the span's number, the parent's
+/// number, and the target.
 const OF_SPAN: Limits = Limits { fields: Shape::FIELDS - 3, text: 64, spare: 0 };
 /// Number of words of a begin without fields.
 const PLAIN: usize = 2;

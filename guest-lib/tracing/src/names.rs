@@ -33,8 +33,8 @@ pub enum Purpose {
     Event,
 }
 
-/// The types of fields, by index in the metadata: a type's number in [`FieldType::ALL`] plus 1; 0 if the
-/// field is not given.
+/// The types of fields, by the fields' indexes in the metadata. A type is its number in [`FieldType::ALL`]
+/// plus 1, or 0 if the field is not given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shape(u64);
 
@@ -126,9 +126,9 @@ fn identifier(name: &str, suffix: &str) -> String {
 #[derive(Debug)]
 pub struct Callsite {
     pub metadata: &'static Metadata<'static>,
-    /// Names in the end event of a span that was entered only once, on the thread that closes the span.
+    /// Event for the end of a span that was entered only once, on the thread that closes the span.
     pub end: DynamicEvent<Box<str>>,
-    /// Names in the end event of every other span.
+    /// Event for the end of every other span.
     pub parted_end: DynamicEvent<Box<str>>,
     /// Words of the target.
     pub target: Box<[AtomicU64]>,

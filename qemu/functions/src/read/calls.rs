@@ -43,8 +43,8 @@ pub struct Call {
     /// stack. A recorder that uses this crate gives such an entry the time of the record that follows. In all
     /// other cases, two records have different times. Other recorders make no such entries.
     pub is_continued: bool,
-    /// Whether the call has its own exit. A call without an exit ends with the function around the call, or
-    /// with the records.
+    /// Whether the call has its own exit. A call without an exit ends when the function around the call ends,
+    /// or at the last record.
     pub has_exit: bool,
 }
 
@@ -198,7 +198,7 @@ impl<'t> Calls<'t> {
             RecordType::Exit => {
                 let function = self.function(&record);
                 let is_its = |open: &Open| {
-                    // Some recorders give an exit the depth of the function's caller.
+                    // Some recorders store the depth of the function's caller in an exit record.
                     open.function == function
                         && (open.depth == record.depth || open.depth == record.depth + 1)
                 };
