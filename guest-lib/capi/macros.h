@@ -204,8 +204,8 @@ extern
 #endif
 
 /*
- * True if the event of a call site is on, or if the call site has had no event yet, and so the library does
- * not know the call site.
+ * True if the event of a call site is on, or if the library does not know the call site yet. The library
+ * knows a call site after the first event of the call site.
  */
 #define HYPERTRACE_SITE_IS_ON_(site)                                                               \
     (HYPERTRACE_LOAD_(uint32_t, (site).state, ACQUIRE) == 0 ||                                     \

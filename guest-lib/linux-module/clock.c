@@ -64,7 +64,8 @@ static u32 compare(const struct reading *readings, u32 count)
 	for (i = 1; i < count; i++)
 		/*
 		 * The ticks are compared before the clock. If the kernel derives the clock from
-		 * each CPU's own counter, both may go back, and the result must be "differing".
+		 * each CPU's own counter, the counter and the clock may both go back. The reason is
+		 * then that the counters differ.
 		 */
 		if (readings[i].ticks < readings[i - 1].ticks)
 			return HYPERTRACE_ABI_REASON_DIFFERING;

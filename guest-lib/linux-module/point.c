@@ -126,8 +126,8 @@ int ht_wait(const struct ht_client *client, u32 seq)
 }
 
 /*
- * Writes the schema of a panic's reference point to each client's schema log. The schema is written
- * in advance. A panic may interrupt an emit, so ht_panic_point must not write to the schema log.
+ * Writes the schema of a panic's reference point to each client's schema log, in advance of a
+ * panic. A panic may interrupt an emit, so ht_panic_point must not write to the schema log.
  */
 void ht_prepare_panic(struct ht_device *device)
 {

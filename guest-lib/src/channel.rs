@@ -203,7 +203,8 @@ impl<'m> Channel<'m> {
         self.traps() && self.features.contains(Features::KICK)
     }
 
-    /// Returns, in ticks, the pause between two events above which the second event wakes the host.
+    /// Returns a pause in ticks. If the time between two events is longer than this pause, the second event
+    /// wakes the host.
     pub(crate) fn pause(&self) -> u64 {
         let frequency = match self.clock.kind() {
             ClockKind::Tsc => self.guest_frequency,

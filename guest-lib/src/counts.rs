@@ -73,9 +73,9 @@ pub(crate) fn publish(total: &AtomicU64) {
     }
 }
 
-/// Waits at most a second for the threads that are in [`publish`]. These threads have taken a number of
-/// events and not yet added the number to a total. If the process ended now, these events would not be
-/// counted.
+/// Waits at most a second for the threads that are in [`publish`]. These threads have taken events out of one
+/// count, and have not yet added the events to another count. If the process ended now, no count would
+/// include these events.
 #[cfg(feature = "std")]
 pub(crate) fn settle() {
     for _ in 0..1000 {

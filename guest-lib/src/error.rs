@@ -12,7 +12,7 @@ pub enum OpenError {
     Short,
     /// The device has no client of the first number: the second number is how many clients there are.
     Client(u32, u32),
-    /// All clients belong to vCPUs. The number is how many clients there are.
+    /// All clients belong to vCPUs. The field is the number of clients.
     #[cfg(feature = "std")]
     NoneToLease(u32),
     /// There is no device in this folder of sysfs, and no window on this

@@ -22,10 +22,9 @@ mod linux {
     const SOON: u64 = 1_000_000;
     const LONGEST_NAP: u64 = 2_000_000;
 
-    /// Sleeps while the low half of a word is `found`, until the writer of the word wakes the thread.
-    /// Processes share the word. Returns `false` once the time `until` of [`nanoseconds`] has come. The
-    /// thread began to wait at `begin`. `is_remote`: the writer has another kernel, and cannot wake the
-    /// thread.
+    /// Sleeps while the low half of a word is `found`. The writer of the word wakes the thread. Processes
+    /// share the word. Returns `false` once the time `until` of [`nanoseconds`] has come. The thread began to
+    /// wait at `begin`. `is_remote`: the writer has another kernel, and cannot wake the thread.
     pub(crate) fn sleep(
         word: &AtomicU64,
         found: u32,

@@ -56,8 +56,8 @@ const LOADS: u32 = 64;
 /// Number of batches. Only the fastest batch is used, because an interrupt or a first touch may slow down
 /// other batches.
 const BATCHES: usize = 16;
-/// Extra nanoseconds per load above which a mapping is uncached. The difference between a load from memory
-/// and a load from a cache is several times larger.
+/// Maximum number of extra nanoseconds per load for a cached mapping. The difference between a load from
+/// memory and a load from a cache is several times larger.
 const UNCACHED_NS: u32 = 20;
 
 /// Measures the kind of a mapping by the time of loads, compared to loads from private memory. Stores cannot

@@ -76,8 +76,8 @@ impl Window<'_> {
         let geometry = page.geometry().map_err(|why| not_a_device(self.path, why))?;
         let end = geometry.window_offset(Region::Rings) + geometry.rings_size();
         let window = map(self.file, self.path, self.offset, end, true)?;
-        // SAFETY: by this copy of the page, the window is mapped up to the end of its last region. The
-        // process keeps the mapping with the channel.
+        // SAFETY: the window is mapped up to the end of the last region that this copy of the page describes.
+        // The process keeps the mapping with the channel.
         let channel = unsafe { Channel::in_window(page, window.address())? };
         Ok((channel, window))
     }

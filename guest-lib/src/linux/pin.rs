@@ -10,7 +10,7 @@ use std::ffi::{CStr, c_char};
 use std::mem::{MaybeUninit, transmute};
 
 /// Keeps the shared object with this code loaded until the process ends. Does nothing if nobody can unload
-/// the code. This is so if the code is part of the program, static or not, or part of an object that was
+/// the code. Nobody can unload code that is part of the program, static or not, or of an object that was
 /// loaded when the program started.
 ///
 /// A thread in `dlopen` holds the dynamic loader's lock while the object's constructors run, so a constructor

@@ -49,8 +49,8 @@ fn use_segment(
     })?;
     let (file, mapping, page) = segment.into_parts();
     keep_from_children(&mapping, path)?;
-    // SAFETY: by this copy of the page, the segment is mapped up to the end of its last region. The process
-    // keeps the mapping with the channel.
+    // SAFETY: the segment is mapped up to the end of the last region that this copy of the page describes.
+    // The process keeps the mapping with the channel.
     let channel = unsafe { Channel::in_window(&page, mapping.address())? };
     let place = ChannelLocation::Segment(path.to_owned());
     Opened::new(place, channel, vec![mapping], lock(file), options)

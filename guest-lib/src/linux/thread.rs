@@ -48,8 +48,8 @@ thread_local! {
 }
 
 /// The thread key whose destructor gives clients back; `NO_KEY` before any channel was opened. A signal
-/// handler's event must not allocate. A key's value is set without allocating, but the destructor of a
-/// thread-local is not. (glibc allocates for keys above 31.)
+/// handler's event must not allocate. To register the destructor of a thread-local, the C library allocates.
+/// To set the value of a key, the C library does not allocate. (glibc allocates for keys above 31.)
 static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
 const NO_KEY: u32 = u32::MAX;
 
@@ -273,9 +273,9 @@ fn attach_now() -> Option<&'static Client<'static>> {
 
 /// Handles an event that has interrupted an emit. If events find the same emit under way for 10 ms, a signal
 /// handler has jumped out of the emit, and the thread continues with another client. The thread also keeps
-/// the old client until the thread ends, because the emit may still go on. (The age of an emit at one event
-/// proves nothing. If the kernel preempts a thread in an emit, a pending signal's handler may run first when
-/// the thread returns, and find an old emit.)
+/// the old client until the thread ends, because the emit may still go on. One event is no proof that the
+/// emit has ended. The kernel may preempt a thread in an emit. When the thread returns, a signal handler may
+/// run before the emit goes on, and the handler's event then finds an old emit.
 #[cold]
 #[inline(never)]
 fn abandon_if_stuck() {

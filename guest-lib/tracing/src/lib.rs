@@ -69,9 +69,9 @@
 //!   text in `message`, and a span has no fields. A new kind of span is then a region `span` with the span's
 //!   name in a field `name`.
 //! - Fields: 13 of a span or an event.
-//! - Texts: 512 bytes each in an event, and 64 bytes each in a span. All texts and numbers together have
-//!   1,024 bytes in an event, and 208 bytes in a span. A span's target has 128 bytes. An event's `cut` has
-//!   the number of bytes that did not fit.
+//! - Texts: a text has at most 512 bytes in an event, and at most 64 bytes in a span. All texts and numbers
+//!   together have at most 1,024 bytes in an event, and at most 208 bytes in a span. A span's target has at
+//!   most 128 bytes. An event's `cut` has the number of bytes that did not fit.
 //! - Open spans: some 16,000, of all threads together. A further span is not recorded, but makes an event
 //!   `span_lost`, and `hypertrace regions` says how many spans were lost. The layer takes 1 MiB for the first
 //!   4,096 open spans when it is made, and 1 MiB more for each further 4,096.

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, Ordering::Re
 const PLACES: usize = 4096;
 /// Maximum number of blocks. The blocks have room for as many spans as a reader keeps open.
 const BLOCKS: usize = 4;
-/// Number of places in a block where a span may be. If a quarter of a block's places are taken, almost every
-/// span finds a free place among these places.
+/// Number of places in a block where a span may be. Even if a quarter of a block's places are taken, almost
+/// every span finds a free place among 64 places.
 const PROBES: usize = 64;
 /// Maximum number of words of a begin: the span's number, its parent's number, and its fields.
 pub const WORDS: usize = 28;

@@ -66,8 +66,8 @@ fn link(word: u32) -> Option<InstructionKind> {
         return None;
     }
     let (first, second) = (word & 31, word >> 10 & 31);
-    // Pairs of 64-bit registers. The instruction changes the base after the access, changes the base before
-    // the access, or does not change the base. The distance of a pair is in units of 8 bytes.
+    // Pairs of 64-bit registers. The instruction changes the base before the access, after the access, or not
+    // at all. The distance of a pair is in units of 8 bytes.
     let is_pair = matches!(word >> 23, 0b1_0101_0001..=0b1_0101_0011);
     if is_pair {
         // The first word of a pair is the slot of the return address. QEMU 7.2 reports each word of a pair,
@@ -78,8 +78,8 @@ fn link(word: u32) -> Option<InstructionKind> {
         return (is_aligned && (first == LINK || second == LINK)).then(|| kind(is_load));
     }
     // Single 64-bit registers. In the first form, the distance is signed, and the instruction changes the
-    // base after the access, changes the base before the access, or does not change the base. In the second
-    // form, the distance is unsigned, and the base does not change.
+    // base before the access, after the access, or not at all. In the second form, the distance is unsigned,
+    // and the base does not change.
     let is_single = match word >> 21 {
         0b111_1100_0000 | 0b111_1100_0010 => word >> 10 & 3 != 2,
         top => matches!(top >> 1, 0b11_1110_0100 | 0b11_1110_0101),
