@@ -102,11 +102,11 @@ static ALONE: Mutex<()> = Mutex::new(());
 /// System calls that a thread with a filter makes to install a second filter.
 const FILTER: &[i64] = &[libc::SYS_seccomp, libc::SYS_prctl];
 
-/// Starts a device, drains it and runs vCPUs, each on a thread that may make only the calls of its lists.
+/// Starts a device, drains it, and runs vCPUs. Each thread may make only the system calls in its lists.
 fn run(start: &'static [i64], drain: &'static [i64], config: SessionConfig) -> Summary {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let start = thread::spawn(move || {
-        // The drain thread has this filter, too.
+        // The drain thread inherits this filter.
         allow(&[start, syscalls::START, drain, syscalls::RUNTIME, FILTER]).unwrap();
         let filter = Box::new(move || allow(&[drain, syscalls::RUNTIME]));
         let geometry = Geometry { clients: CLIENTS, ..Geometry::default() };

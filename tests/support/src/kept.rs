@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Events and losses of a recording that a test keeps. The events and losses that the reader passes are valid
+//! Copies of a recording's events and losses, which a test can keep. The reader lends its consumer each entry
 //! for one call only.
 
 use hypertrace_timeline::{
@@ -75,7 +75,7 @@ impl From<ValueRef<'_>> for Value {
             ValueRef::Bool(v) => Value::Bool(v),
             ValueRef::Hex(v) => Value::Hex(v),
             ValueRef::Str(v) => Value::Str(v.into()),
-            // All arrays have numbers of at most 8 bytes, so `i64` and `u64` can hold the numbers.
+            // The numbers in an array have at most 8 bytes, so each number fits in an `i64` or a `u64`.
             ValueRef::Array(array) if array.is_signed() => {
                 Value::SignedWords(array.iter().map(|n| n as i64).collect())
             }
@@ -99,8 +99,8 @@ impl From<&EntryRef<'_>> for Entry {
     }
 }
 
-/// Returns all entries, and the reader's warnings. Asserts that reading ahead on another CPU gives the same
-/// as reading on one CPU.
+/// Returns all entries, and the reader's warnings. Asserts that the reader gives the same entries with one
+/// CPU and with several CPUs, where it reads ahead.
 pub fn entries(recording: &Recording, needs: &Needs) -> Result<(Vec<Entry>, Vec<Warning>), Error> {
     let read = || {
         let mut all = Vec::new();

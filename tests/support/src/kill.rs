@@ -7,15 +7,15 @@ use std::process::Child;
 use std::thread;
 use std::time::Duration;
 
-/// Maximum number of runs, for each kill, that end before they are killed.
+/// Maximum number of runs for each kill, on average. A run that ends by itself counts too.
 const MAX_TRIES: u64 = 20;
 
-/// Kills `usual` runs of a program, or as many runs as the environment says, and checks what each killed run
-/// leaves.
+/// Kills `usual` runs of a program, and checks what each killed run leaves. `HYPERTRACE_TEST_KILLS` overrides
+/// `usual`.
 ///
 /// `start` gets the number of the kill, and returns when the run can be killed. The kill comes within `span`
-/// after the return of `start`, at a different moment for each run. `kill` returns whether the kill came in
-/// time: if a run has ended by itself, another run takes its place.
+/// after the return of `start`, at a different moment for each run. `kill` returns false if the run ended
+/// before the kill. Then `start` begins another run.
 #[track_caller]
 pub fn sweep<R>(
     usual: u64,
@@ -42,7 +42,7 @@ pub fn sweep<R>(
     }
 }
 
-/// Kills a process. Returns false if the process had ended before.
+/// Kills a process. Returns false if the process ended before the kill.
 pub fn kill(process: &mut Child) -> bool {
     process.kill().unwrap();
     process.wait().unwrap().signal() == Some(9)

@@ -2,7 +2,7 @@
 
 //! Code that the tests of several crates share.
 //!
-//! This crate depends on few crates, so that the build of a crate's tests waits for few others.
+//! This crate has few dependencies, because a crate's tests are built only after all of them.
 // Items need no comments, because this crate is no library for users. Each module's comment says what the
 // module is for.
 #![allow(missing_docs, clippy::new_without_default, clippy::should_implement_trait)]

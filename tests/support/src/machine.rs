@@ -34,7 +34,7 @@ pub enum Kind {
     Steady,
     /// The rate changes evenly.
     Drift,
-    /// +300 ppm from half-way.
+    /// From half of the time on, the rate is 300 ppm higher.
     Step,
     /// The rate oscillates by 200 ppm.
     Wobble,
@@ -48,13 +48,14 @@ pub enum Kind {
     LargeJump,
     /// Pauses of up to 100 ms in which there are events but no points.
     Pauses,
-    /// Pauses as in `Pauses`, one of which begins with a jump that is too small to be found.
+    /// Pauses as in `Pauses`. One pause begins with a jump that is too small to be found.
     JumpInPause,
     /// The guest is stopped again and again, for a moment.
     Stops,
-    /// Events come up to ten minutes after the last point, at the limit of the rate.
+    /// Events come up to ten minutes after the last point, while the clock runs at its fastest or slowest
+    /// allowed rate.
     Late,
-    /// All vCPUs but the first agree on false readings, even when the first vCPU has few points.
+    /// All vCPUs except the first claim the same false readings, even if the first vCPU has few points.
     FalseReadings,
 }
 
@@ -78,11 +79,11 @@ pub const KINDS: [Kind; 13] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
     None,
-    /// For each point, the trace has the guest's store and the way back to the guest.
+    /// For each point, the trace has the guest's store and the host's return to the guest.
     All,
     /// One event of six is missing, and nothing reports the loss.
     Missing,
-    /// All events are earlier or later by more than an exit takes.
+    /// All events have times that are wrong by more than the duration of an exit.
     Moved,
     /// The time of each event is off by a random time of up to 50 us.
     Random,
@@ -97,15 +98,17 @@ pub const STEP: i64 = 50_000;
 /// A guest's counter: pieces of constant rate.
 #[derive(Clone, Debug)]
 pub struct Counter {
-    /// Start in ns, ticks at the start, and ticks per nanosecond, both in units of 2^-32.
+    /// Each piece's start in ns, the ticks at its start, and its ticks per nanosecond. Both tick numbers are
+    /// in units of 2^-32.
     pieces: Vec<(i64, i128, i128)>,
     /// Times during which the guest and its counter are stopped.
     stops: Vec<(i64, i64)>,
 }
 
 impl Counter {
-    /// Makes the counter of a rate in parts per billion, for `until` nanoseconds. Jumps are in order: each
-    /// has a time, and the nanoseconds by which the guest is late from that time on.
+    /// Makes a counter that runs for `until` nanoseconds; `ppb` returns its rate at a time. `jumps` are in
+    /// order. Each jump has a time and a number of nanoseconds: from this time on, the guest's counter is
+    /// late by this number.
     fn new(
         hz: i64,
         start: i128,
@@ -120,28 +123,27 @@ impl Counter {
             let rate = ((i128::from(hz) << PART) * i128::from(1_000_000_000 + ppb))
                 / 1_000_000_000_000_000_000;
             if let Some((_, by)) = left.next_if(|(at, _)| *at < from) {
-                // If the guest was stopped, the ticks of that time are missing. If the counter jumped ahead,
-                // there are more ticks.
+                // A stop takes ticks away from the counter, and a jump ahead adds ticks.
                 ticks -= rate * i128::from(*by);
             }
             pieces.push((from, ticks, rate));
             ticks += rate * i128::from(STEP);
         }
-        // The counter lacks the ticks only from the first piece that begins after the jump, so a stop ends
-        // one piece later.
+        // A jump changes the ticks of the next piece only, so each stop lasts for one piece longer.
         let stops = jumps.iter().filter(|(_, by)| *by > 0);
         Counter { pieces, stops: stops.map(|(at, by)| (*at, at + by + STEP)).collect() }
     }
 
-    /// Returns the next time at which the counter can be read: `now`, if the counter is not stopped.
+    /// Returns `now` if the counter runs at this time, and otherwise the time at which the counter runs
+    /// again.
     fn readable(&self, now: i64) -> i64 {
         let stop = self.stops.iter().find(|(from, to)| (*from..=*to).contains(&now));
         stop.map_or(now, |(_, to)| to + 1)
     }
 
-    /// Returns the counter as a hypervisor computes it, in the first piece or in the last piece. The first
-    /// and the last piece are the same for a clock of one rate that does not jump. The host's counter has one
-    /// tick per nanosecond, from 0 on.
+    /// Returns the counter's offset and rate in its first or its last piece, as a hypervisor stores them. The
+    /// first and the last piece are the same for a clock of one rate that does not jump. The host's counter
+    /// has one tick per nanosecond, from 0 on.
     pub fn tsc(&self, at_end: bool) -> GuestTsc {
         let piece = if at_end { self.pieces.last() } else { self.pieces.first() };
         let (from, ticks, rate) = *piece.unwrap();
@@ -176,9 +178,9 @@ impl Counter {
 #[derive(Clone, Copy, Debug)]
 pub enum Claim {
     True,
-    /// The clock stops for most of each period, and catches up.
+    /// The clock nearly stops for most of each period, and then runs faster until its time is right again.
     Stops(u64),
-    /// Another rate, in parts per million.
+    /// A rate that differs from the true rate by this many parts per million.
     Rate(i64),
     /// Another offset.
     Offset(u64),
@@ -221,7 +223,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Declares that the guest's rate is only assumed, and is this frequency.
+    /// Declares this frequency as the guest's rate, and that this rate is only assumed.
     pub fn assume(&self, frequency: u64) {
         let path = self.made.path().join("session.json");
         let json = std::fs::read_to_string(&path).unwrap();
@@ -234,7 +236,7 @@ impl Machine {
         std::fs::write(path, json).unwrap();
     }
 
-    /// Adds what the VMM says about the TSC of a client, or with `None` about the TSCs of all other clients.
+    /// Adds what the VMM says about the TSCs of clients. `None` stands for all clients that are not named.
     pub fn tell(&self, said: &[(Option<u32>, GuestTsc)]) {
         let said = said.iter().map(|(client, tsc)| {
             let GuestTsc { offset, multiplier, shift } = tsc;
@@ -247,7 +249,7 @@ impl Machine {
     }
 }
 
-/// Returns a waiting time that is at least `floor`, mostly a little more, and seldom much more.
+/// Returns a waiting time of at least `floor`. Most times are only a little longer, and few are much longer.
 fn delay(random: &mut Random, floor: i64) -> i64 {
     let usual = random.in_range(0, 1 + floor / 2);
     let rare = if random.one_in(40) { random.in_range(0, 300_000) } else { 0 };
@@ -292,7 +294,7 @@ pub fn machine(kind: Kind, seed: u64, kernel: Kernel) -> Machine {
         _ => 0,
     };
     let sign = if r.one_in(2) { 1 } else { -1 };
-    // Pieces begin at multiples of their length. A jump at a time changes the counter from the next piece on.
+    // Pieces begin at multiples of their length. A jump takes effect at the beginning of the next piece.
     let on_piece = |at: i64| at / STEP * STEP;
     let mut jumps: Vec<(i64, i64)> = match kind {
         Kind::SmallJump | Kind::LargeJump => {
@@ -304,7 +306,7 @@ pub fn machine(kind: Kind, seed: u64, kernel: Kernel) -> Machine {
         }
         _ => Vec::new(),
     };
-    // A pause begins this long after the start, and after the end of the pause before.
+    // Time from the start to the first pause, and from the end of each pause to the next pause.
     let has_pauses = matches!(kind, Kind::Pauses | Kind::JumpInPause);
     let (every, long) = (until / 4, r.in_range(10_000_000, 100_000_000));
     if kind == Kind::JumpInPause {

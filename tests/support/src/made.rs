@@ -28,7 +28,7 @@ pub const EVENTS: &str = r#"[
     {"id":20,"schema":"all(a:u8,b:i8,c:f64,d:bool,e:x64,s:str,w:[u64])","reference_point":false}
 ]"#;
 
-/// Schema of the event that has a piece of a guest's recording.
+/// Schema of the event that carries a piece of a guest's recording.
 pub const PIECE: &str = "guest_kernel(recording:u64,file:str,at:u64,len:u32,data:[u64])";
 
 /// Adds the event [`PIECE`] with this id to other events.
@@ -124,7 +124,7 @@ impl Made {
         Made::with_json(&json.replacen("\"clocks\"", "\"programs\":true,\"clocks\"", 1))
     }
 
-    /// Makes a session of a `session.json` with `events`, which go to `classes.jsonl`.
+    /// Makes a session with this `session.json`. The list `events` in it is written to `classes.jsonl`.
     pub fn with_json(json: &str) -> Made {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("ctf")).unwrap();
@@ -134,7 +134,8 @@ impl Made {
         made
     }
 
-    /// Writes `session.json` and `classes.jsonl` of a text as [`Made::with_json`] takes it.
+    /// Writes `session.json` and `classes.jsonl` from the text `json`, which has the form that
+    /// [`Made::with_json`] takes.
     pub fn describe(&self, json: &str) {
         let (json, lines) = split(json);
         std::fs::write(self.path().join("session.json"), json).unwrap();
@@ -211,7 +212,7 @@ impl Packet {
         Packet::new(0, ring, 0)
     }
 
-    /// Makes the packet an empty packet of `size` bytes that fills the file to its end.
+    /// Makes this packet empty, with a size of `size` bytes, so that it fills the rest of the file.
     pub fn filler(mut self, size: u64) -> Packet {
         self.set64(48, size * 8);
         self
@@ -348,7 +349,7 @@ pub fn pieces(kernel: &TraceDat) -> Vec<Piece> {
         cpus.join(","),
         stolen("0")
     );
-    // Each gap of a made page counts 9.
+    // Each gap with a stored count stands for 9 lost events.
     let commit = |page: &[u8]| u64::from_le_bytes(page[8..16].try_into().unwrap());
     let is_stored = |page: &[u8]| commit(page) & 1 << 30 != 0;
     let stat = |(cpu, pages): (&String, &Vec<u8>)| {

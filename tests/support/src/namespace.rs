@@ -1,4 +1,5 @@
-//! Private mounts, in the mount namespace of a child process, which end with the child.
+//! Private mounts in the mount namespace of a child process. The kernel removes the mounts when the child
+//! ends.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -82,7 +83,7 @@ impl Drop for Mount {
 }
 
 /// Returns a command that runs the shell commands `mounts` and then `command` in a mount namespace. Returns
-/// `None`, with a report, if one of the mounts fails, because `command` would then change the machine's own
+/// `None`, with a report, if one of the mounts fails: otherwise `command` would change the machine's own
 /// files.
 pub fn inside(mounts: &str, command: &Command) -> Option<Command> {
     let Some(way) = way_of(mounts) else {
@@ -95,7 +96,7 @@ pub fn inside(mounts: &str, command: &Command) -> Option<Command> {
     Some(behind)
 }
 
-/// Returns the way by which this user may run all of the shell commands `mounts`.
+/// Returns the first of [`WAYS`] with which this user may run all of the shell commands `mounts`.
 fn way_of(mounts: &str) -> Option<&'static [&'static str]> {
     WAYS.into_iter().find(|way| {
         let tried = unshare(way, mounts).output();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Comparisons of runs that are drawn from recorded runs, to count how often the statistics of a comparison
-//! are wrong.
+//! Simulated comparisons, which count how often the statistics of a comparison are wrong. The runs are drawn
+//! at random from recorded runs.
 
 use fastrand::Rng;
 use hypertrace_compare::stats::{benjamini_hochberg, permutation, welch};
@@ -25,7 +25,7 @@ pub struct Simulation {
     columns: Vec<&'static str>,
     /// Runs of one build.
     same: Build,
-    /// Runs of a build whose `parse` does 5 % more.
+    /// Runs of a second build, in which `parse` does 5 % more work.
     slower: Build,
     random: Rng,
 }
@@ -42,7 +42,8 @@ impl Simulation {
         Self { columns, same, slower, random }
     }
 
-    /// Returns the p values of [`NAMES`] in each of this many comparisons of a build with itself.
+    /// Makes this many comparisons of a build with itself. Returns the p values of [`NAMES`] for each
+    /// comparison.
     pub fn of_one_build(&mut self, side: usize, comparisons: usize) -> Vec<Vec<f64>> {
         let compare = |_| {
             let drawn = draw(&mut self.random, &self.same, 2 * side);
@@ -69,8 +70,8 @@ impl Simulation {
         covered.into_iter().map(|covered| covered as f64 / comparisons as f64).collect()
     }
 
-    /// Returns, for each of [`NAMES`], the share of comparisons of the two builds that call the region of
-    /// this name slower at this level.
+    /// Makes `comparisons` comparisons of the two builds. Returns for each of [`NAMES`] the share of
+    /// comparisons that report this region as slower at this level.
     pub fn called_slower(&mut self, side: usize, level: f64, comparisons: usize) -> Vec<f64> {
         let mut called = vec![0; NAMES.len()];
         for _ in 0..comparisons {

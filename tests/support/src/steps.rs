@@ -1,5 +1,5 @@
-//! The calls of a drain loop, one by one. Each call takes the sink's drain side and then gives the drain side
-//! back.
+//! The calls of a drain loop, one by one. Each call borrows the sink's drain side, and returns it before the
+//! call ends.
 
 use hypertrace_abi::ring::Consumer;
 use hypertrace_abi::sink::{Drained, EventSink, KnownClient, PassConfig, with_drain};
@@ -37,12 +37,12 @@ pub trait Steps: EventSink {
         with_drain(self, |sink| sink.known_clients(each));
     }
 
-    /// Returns for how long the sink needs no other pass unless the drain loop is woken.
+    /// Returns how long the sink can do without a pass if nothing wakes the drain loop.
     fn quiet_for(&self) -> Duration {
         with_drain(self, |sink| sink.quiet_for())
     }
 
-    /// Returns whether the sink needs no other pass until the drain loop is woken.
+    /// Returns whether the sink can do without passes until something wakes the drain loop.
     fn is_quiet(&self) -> bool {
         self.quiet_for() == Duration::MAX
     }

@@ -236,7 +236,7 @@ COMMON\tfield:char prev_comm[16];\toffset:8;\tsize:16;\tsigned:0;
 
 print fmt: \"prev_comm=%s prev_pid=%d prev_prio=%d prev_state=%s%s ==> next_comm=%s next_pid=%d next_prio=%d\", REC->prev_comm, REC->prev_pid, REC->prev_prio, (REC->prev_state & ((((0x00000000 | 0x00000001 | 0x00000002 | 0x00000004 | 0x00000008 | 0x00000010 | 0x00000020 | 0x00000040) + 1) << 1) - 1)) ? __print_flags(REC->prev_state & ((((0x00000000 | 0x00000001 | 0x00000002 | 0x00000004 | 0x00000008 | 0x00000010 | 0x00000020 | 0x00000040) + 1) << 1) - 1), \"|\", { 0x00000001, \"S\" }, { 0x00000002, \"D\" }, { 0x00000080, \"I\" }) : \"R\", REC->prev_state & (((0x00000000 | 0x00000001) + 1) << 1) ? \"+\" : \"\", REC->next_comm, REC->next_pid, REC->next_prio
 ";
-/// Format with fields of all other shapes.
+/// Format with fields of the shapes that the other formats lack.
 const ODD: &str = "name: odd
 ID: 999
 COMMON\tfield:__data_loc char[] name;\toffset:8;\tsize:4;\tsigned:0;
@@ -279,7 +279,7 @@ impl Page {
         Page { time, data: Vec::new(), flags: 0 }
     }
 
-    /// Says that events were overwritten before this page, with their number if `stored`.
+    /// Marks that events before this page were overwritten. The page also stores their number if `stored`.
     pub fn missed(mut self, stored: bool) -> Page {
         // In the kernel, `1 << 31` is a negative number, so all upper bits are set.
         self.flags = u64::MAX << 31 | if stored { 1 << 30 } else { 0 };
@@ -351,7 +351,7 @@ impl Page {
         self.event(after, KVM_MMIO_ID, tid, &mmio(value))
     }
 
-    /// Appends a switch from a thread with this state.
+    /// Appends a switch from thread `from`, which has the state `state`, to thread `to`.
     pub fn switch(self, after: u32, from: (u32, &str), state: i64, to: (u32, &str)) -> Page {
         self.event(after, SCHED_SWITCH_ID, from.0, &switch(from, state, to))
     }
@@ -422,18 +422,18 @@ pub struct TraceDat {
     pub formats: Vec<(String, String)>,
     /// Pages of each CPU.
     pub cpus: Vec<Vec<u8>>,
-    /// Pages of each CPU in the buffer `cpus`, with the scheduling of all threads; empty: there is no such
-    /// buffer.
+    /// Pages of each CPU in the buffer `cpus`, which records the scheduling of all threads. The file has no
+    /// such buffer if this list is empty.
     pub all: Vec<Vec<u8>>,
-    /// Options besides those of the sections.
+    /// Further options, besides those that describe the file's sections.
     pub options: Vec<(u16, Vec<u8>)>,
     /// Lines of the texts to which events refer by address.
     pub printk: String,
     /// Whether a file of version 7 has the section of the kernel's symbols. trace-cmd converts no file
     /// without this section.
     pub has_kallsyms: bool,
-    /// Whether a file of version 6 is like a file of trace-cmd 2, where the clock's text follows the table of
-    /// CPUs.
+    /// Whether a file of version 6 has the form that trace-cmd 2 wrote: in this form, the clock's text comes
+    /// after the table of CPUs.
     pub is_of_trace_cmd_2: bool,
 }
 
@@ -454,7 +454,7 @@ impl TraceDat {
         }
     }
 
-    /// Describes the events of a recording by perf, and no other events.
+    /// Replaces the descriptions of events with those of a recording by perf.
     pub fn of_perf(mut self) -> TraceDat {
         let texts = [PERF_SWITCH_OUT, PERF_SWITCH_IN];
         self.formats = texts.map(|text| ("perf".into(), text.replace("COMMON", COMMON))).into();
@@ -695,8 +695,7 @@ impl TraceDat {
         file.extend(self.cpus.concat());
     }
 
-    /// Returns a file of version 6 that also contains the buffers of another trace, as the buffers of an
-    /// instance.
+    /// Returns a file of version 6 with a further instance, which contains the buffers of another trace.
     pub fn version_6_with(&self, instance: &TraceDat) -> Vec<u8> {
         assert_eq!(self.cpus.len(), instance.cpus.len());
         let option = |at: u64| (3, [&at.to_le_bytes()[..], b"instance\0"].concat());
@@ -768,7 +767,8 @@ pub fn recorded_with_steal(boot: &str, stolen_ms: u64) -> (u16, Vec<u8>) {
     recorded_with_steals(boot, stolen_ms, "")
 }
 
-/// Returns the option VERSION with the stolen time, and the times in which it rose: `FROM-TO:MS`, in ticks.
+/// Returns the option VERSION with the stolen time. `steals` lists the intervals during which the stolen time
+/// rose, as `FROM-TO:MS`, in ticks.
 pub fn recorded_with_steals(boot: &str, stolen_ms: u64, steals: &str) -> (u16, Vec<u8>) {
     let more = format!("source=tracefs; boot_id={boot}; stolen_ms={stolen_ms}; steals={steals}");
     (9, format!("hypertrace 0.1.0; {more}\0").into_bytes())
@@ -781,14 +781,14 @@ pub fn recorded_with_tscs(boot: &str, tscs: &str) -> (u16, Vec<u8>) {
     (9, format!("hypertrace 0.1.0; {more}\0").into_bytes())
 }
 
-/// Returns the option VERSION with the threads that the kernel's filter had at the beginning.
+/// Returns the option VERSION with the threads that were in the kernel's filter when the recording began.
 pub fn recorded_with_threads(boot: &str, threads: &str) -> (u16, Vec<u8>) {
     let more = format!("source=tracefs; boot_id={boot}; threads={threads}");
     (9, format!("hypertrace 0.1.0; {more}\0").into_bytes())
 }
 
-/// Returns the option VERSION with the name of the buffer that has the scheduling of all threads: `""` if
-/// there is only one buffer.
+/// Returns the option VERSION with the name of the buffer in which the scheduling of all threads is recorded:
+/// `""` if there is only one buffer.
 pub fn recorded_with_all(boot: &str, threads: Option<&str>, all: &str) -> (u16, Vec<u8>) {
     let threads = threads.map_or(String::new(), |threads| format!("; threads={threads}"));
     let more = format!("source=tracefs; boot_id={boot}{threads}; all={all}");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A guest with two CPUs and threads with regions, its kernel and the host's, made event by event. What each
-//! thread of the guest did at each time is known.
+//! A guest with two CPUs, and recordings by its kernel and by the host's kernel, made event by event. Some of
+//! the guest's threads have regions. What each thread of the guest did at each time is known.
 
 use crate::cpus::{ASLEEP, Event, HARD, READY};
 use crate::guest_mode::{END, KVM_ENTRY, KVM_ENTRY_ID, MS, OFFSET, TIDS, raw, word};
@@ -20,16 +20,16 @@ use hypertrace_timeline::regions::Part;
 /// Milliseconds that the host took from the guest's CPUs, by the count of the guest's kernel.
 pub const STOLEN_MS: u64 = 30;
 
-/// Numbers of the guest's threads with regions: two threads on each CPU, and one that changes from the first
-/// CPU to the second. A thread of the host has the same number as the first of these threads.
+/// Numbers of the guest's threads with regions: two threads on each CPU, and a thread that moves from the
+/// first CPU to the second. A thread of the host has the same number as the first of these threads.
 pub const THREADS: [u32; 5] = [TIDS[0], 51, 52, 53, 54];
 const MOVED: usize = 4;
 /// Factor by which a thread's index is multiplied to get the first id of the thread's regions.
 pub const REGIONS: u64 = 1_000;
 /// Number of the host's thread that takes CPUs from vCPUs.
 pub const HOG: u32 = 9;
-/// Client that sends the guest's recording, and has the reference points. A second guest uses the next client
-/// for this purpose.
+/// Client that sends the guest's recording and makes the reference points. A second guest uses the client
+/// after this client.
 const FORWARD: u32 = THREADS.len() as u32;
 /// Number of the server's thread.
 const SERVER: u64 = 500;
@@ -43,7 +43,7 @@ const PIECES: u32 = 20;
 /// Number of the first point after half of the time.
 const HALF: u64 = 10;
 
-/// Reasons of exits, of SVM.
+/// Numbers of exit reasons on SVM.
 const INTERRUPT: u32 = 0x60;
 const HLT: u32 = 0x78;
 const IO: u32 = 0x7b;
@@ -75,7 +75,8 @@ pub struct Cpu {
     pub guest: Vec<Event>,
     /// Activities of the vCPU's thread, each with the time at which the activity begins.
     doing: Vec<(u64, Part)>,
-    /// Guest's threads that have the CPU, each with the time at which the thread gets the CPU; 0: no thread.
+    /// Guest's threads in the order in which they run, each with the time at which it gets the CPU. The
+    /// number 0 means that no thread runs.
     running: Vec<(u64, u32)>,
 }
 
@@ -90,7 +91,8 @@ type Guest<'a> = (u32, &'a [usize]);
 pub struct World {
     pub cpus: [Cpu; 2],
     pub threads: [Thread; THREADS.len()],
-    /// Numbers of the events that are not recorded, of the host's CPUs and of the guest's CPUs.
+    /// Numbers of the events that the recordings lose: first for each of the host's CPUs, and then for each
+    /// of the guest's CPUs.
     pub lost: [Vec<(usize, Counted)>; 4],
     /// Number that the guest gives each CPU.
     pub numbers: [usize; 2],
@@ -100,7 +102,7 @@ pub struct World {
     is_restarted: bool,
     /// False information that the second guest gives.
     lies: Lies,
-    /// Halts of the first CPU that the second CPU's vCPU ended: see [`World::wake_across`].
+    /// Halts of the first CPU that ended because of the second CPU's vCPU: see [`World::wake_across`].
     pub woken: Vec<Halt>,
 }
 
@@ -116,7 +118,8 @@ pub struct Halt {
 /// False information that a guest gives, in addition to false events of its kernel.
 #[derive(Clone, Default)]
 struct Lies {
-    /// Ticks by which the guest's readings at reference points are wrong, and by which these errors differ.
+    /// Error in ticks of the guest's readings at reference points, and the maximum by which the error of one
+    /// point differs from it at random.
     points: (i64, i64),
     /// Ticks by which the guest's clock jumps after half of the time.
     jump: u64,
@@ -133,7 +136,7 @@ impl Lies {
         all + if differ == 0 { 0 } else { Random(point).in_range(-differ, differ) }
     }
 
-    /// Returns the ticks by which the guest's clock has jumped at a point, and until the next point.
+    /// Returns by how many ticks the guest's clock has jumped before this point.
     fn jumped(&self, point: u64) -> u64 {
         if point >= 10 { self.jump } else { 0 }
     }
@@ -180,8 +183,7 @@ impl World {
         world
     }
 
-    /// Makes a world in which each of the guest's CPUs claims the other CPU's events, from half of the time
-    /// on.
+    /// Makes a world whose guest swaps the events of its two CPUs in the second half of the time.
     pub fn swapped(seed: u64) -> World {
         let mut world = World::new(seed);
         let [first, second] = &mut world.cpus;
@@ -220,8 +222,9 @@ impl World {
         }
     }
 
-    /// Lets the thread of the second CPU's vCPU end halts of the first CPU, each in an exit. After this exit,
-    /// an interrupt wakes a thread of the first guest that a timer would wake otherwise.
+    /// Lets the thread of the second CPU's vCPU end halts of the first CPU. Each halt ends during an exit of
+    /// the second vCPU. After this exit, an interrupt wakes a thread of the first guest. Without this call, a
+    /// timer would wake this thread.
     pub fn wake_across(&mut self) {
         let halts = self.cpus[0].doing.windows(2).filter(|pair| pair[0].1 == Part::Halted);
         let halts = Vec::from_iter(halts.map(|pair| (pair[0].0, pair[1].0)));
@@ -248,8 +251,8 @@ impl World {
         }
     }
 
-    /// Turns the first timer of the first CPU's guest into an interrupt, if this timer expires in the guest's
-    /// first run after a time. Returns the thread that the interrupt wakes.
+    /// Looks at the first CPU's first run in guest mode after `time`. If a timer expires in this run, turns
+    /// its first timer into an interrupt. Returns the thread that the interrupt wakes.
     fn interrupt_after(&mut self, time: u64) -> Option<usize> {
         let Cpu { guest, doing, .. } = &mut self.cpus[0];
         let runs = doing.iter().position(|(at, part)| *at > time && *part == Part::Guest)?;
@@ -268,9 +271,9 @@ impl World {
         self.threads.iter().position(|thread| thread.sleeps.iter().any(|(_, at, _)| *at == wakes))
     }
 
-    /// Returns what the second vCPU's thread did on the critical path of `path`. Each part has the number of
-    /// the second guest's thread that ran there, or 0 for no thread, and the time for which the host's thread
-    /// had a CPU.
+    /// Returns what the second vCPU's thread did on the critical path that `path` returns. Each part has the
+    /// number of the second guest's thread that ran, or 0 if no thread ran. Each part also has the CPU time
+    /// of the host's thread.
     pub fn across(&self, thread: usize, from: u64, to: u64) -> Vec<(u32, u64)> {
         let mut found = Vec::new();
         for (thread, from, to) in self.path(thread, from, to) {
@@ -291,7 +294,8 @@ impl World {
         found
     }
 
-    /// Returns the guest's threads that had the second CPU, and for how long the host's thread had a CPU.
+    /// Returns the guest's threads that ran on the second CPU, and for each thread the CPU time of the host's
+    /// thread.
     fn ran(&self, from: u64, to: u64) -> Vec<(u32, u64)> {
         let Cpu { doing, running, .. } = &self.cpus[1];
         let mut borders = vec![from, to];
@@ -306,8 +310,8 @@ impl World {
         ran.map(|pair| (last(running, pair[0]), pair[1] - pair[0])).collect()
     }
 
-    /// Puts events of the first guest's kernel outside of guest mode, so that no thread is proven to run its
-    /// first CPU.
+    /// Adds events of the first guest's kernel at times at which its first CPU was not in guest mode. Thus
+    /// the recordings do not prove which thread runs this CPU.
     pub fn contradict(&mut self) {
         let out = self.cpus[0].doing.iter().filter(|(_, part)| *part == Part::Stolen);
         let times = Vec::from_iter(out.map(|(at, _)| at + 10_000));
@@ -482,7 +486,7 @@ impl World {
         let own = World::own(cpu, at);
         let current = self.cpus[cpu].running.last().unwrap().1;
         let running = own.iter().copied().find(|thread| self.tid(*thread) == current);
-        // The thread that changes its CPU has to sleep while it changes its CPU.
+        // The thread that changes its CPU has to be asleep at the time of the change.
         let must_sleep = running == Some(MOVED) && (cpu == 1 || at + 8 * MS > END / 2) && cpu == 0;
         let choice = if must_sleep { 2 } else { r.in_range(0, 5) };
         let other = own[r.in_range(0, own.len() as i64) as usize];
@@ -566,8 +570,9 @@ impl World {
         all.filter(|tid| *tid != 0).collect()
     }
 
-    /// Returns the critical path of a thread from one time to a later time, at which the thread must have a
-    /// CPU. The path consists of threads, each with the times from and to which the thread is on the path.
+    /// Returns the critical path of a thread from one time to a later time. At the later time, the thread
+    /// must be on a CPU. The path is a list of threads, each with the times at which its part of the path
+    /// begins and ends.
     pub fn path(&self, thread: usize, from: u64, mut to: u64) -> Vec<(usize, u64, u64)> {
         let sleeps = self.threads[thread].sleeps.iter().rev();
         let end = to;
@@ -689,7 +694,7 @@ impl World {
         packet
     }
 
-    /// Returns whether the VM with a client of `forward` runs when this point is made.
+    /// Returns whether the VM runs when this point is made. The client `forward` belongs to this VM.
     fn runs(&self, forward: u32, point: u64) -> bool {
         !self.is_restarted || (point >= HALF) == (forward > FORWARD)
     }

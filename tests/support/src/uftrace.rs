@@ -1,4 +1,4 @@
-//! Releases of uftrace, as real readers.
+//! Releases of uftrace, which the tests run as readers of real users.
 
 use crate::capability;
 

@@ -9,7 +9,7 @@ use super::trace_dat::{
     SCHED_WAKEUP_ID, TraceDat, mmio, recorded, switch, wakeup,
 };
 
-/// Raw ticks of the host's clock at its tick 0.
+/// Raw value of the host's counter when the host's clock has its tick 0.
 pub const HOST_BASE: u64 = 1_000_000;
 
 pub const BEGIN: u32 = 16;
@@ -38,7 +38,7 @@ pub enum What {
     Vmm(u32, Vec<u64>),
     /// An event of the VMM: id and text.
     VmmText(u32, &'static str),
-    /// The VMM's record of the guest's point that was made at this time.
+    /// The VMM's record of a point. The guest made the point at this time.
     Point(u64),
     /// An event of the kernel: id and payload.
     Kernel(u16, Vec<u8>),
@@ -142,7 +142,7 @@ impl Vcpu {
         self.is_open = false;
     }
 
-    /// Makes a reference point, with the whole way to the VMM and back.
+    /// Makes a reference point: the exit to the VMM, and the return to the guest.
     pub fn point(&mut self, n: u64) {
         self.exit(mmio(n), Some(self.now));
     }
@@ -159,7 +159,7 @@ impl Vcpu {
         self.loads[2] += runnable - before[3] + blocked - before[4];
     }
 
-    /// Makes an exit to the VMM for this access, and for the point that was made at a time.
+    /// Makes an exit to the VMM for this access. If the access is a point, `made` is the time of the point.
     fn exit(&mut self, access: Vec<u8>, made: Option<u64>) {
         let [a, b, c, d, e, f, g] =
             [60, 30, 900, 600, 500, 300, 400].map(|most| 20 + self.below(most));
@@ -231,7 +231,7 @@ impl Vcpu {
     pub fn rounds(number: u32, rounds: u64, events: u64) -> Vcpu {
         let mut vcpu = Vcpu::new(number, 7 + u64::from(number));
         vcpu.point(1 << 32);
-        // The thread is known from its first event in the kernel's trace on.
+        // The kernel's trace shows the thread from this event on.
         vcpu.preempted(1_000);
         vcpu.pass(0, 20_000);
         for id in 0..rounds {

@@ -21,7 +21,8 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
             return;
         }
         assert!(begin.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
-        // The sleep is as long as the call of `is_so`, so that the wait takes at most half of a CPU's time.
+        // The sleep lasts at least as long as the call of `is_so`, so the wait uses at most half of a CPU's
+        // time.
         thread::sleep(look.elapsed().max(Duration::from_millis(1)));
     }
 }

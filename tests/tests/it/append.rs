@@ -23,7 +23,7 @@ macro_rules! named {
     };
 }
 
-/// Number of bytes that the kernel writes whole or not at all.
+/// Size of a page in bytes: the kernel writes either a whole page or nothing of it.
 const PAGE: usize = 4096;
 
 /// Copies the files in and below a directory.
@@ -69,8 +69,8 @@ fn at_every_step_of_an_append_the_session_is_read_up_to_its_last_packet() {
             assert_eq!(events(&killed).len(), packets);
         }
         let pages = (before.1.len()..after.1.len()).filter(|cut| cut % PAGE == 0);
-        // The writer may have replaced the metadata in this pass, because of the clock: the writer does so
-        // after 1 second, then 2, then 4.
+        // The writer may have replaced the metadata during this pass, because it replaces the metadata at
+        // certain times: after 1 second, then 2, then 4.
         let pages = pages.filter(|_| after.1.starts_with(&before.1));
         let cuts: Vec<usize> = pages.chain([after.1.len()]).collect();
         crossed += cuts.len() - 1;

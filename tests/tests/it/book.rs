@@ -145,8 +145,8 @@ fn each_published_crate_has_what_its_page_in_a_registry_shows() {
             assert_eq!(read(name), fs::read_to_string(root.join(name)).unwrap(), "{folder:?}");
         }
         let readme = read("README.md");
-        // A link must not lead to a file: the registry has only the crate's package, and the crate's
-        // documentation does not even have the package's other files.
+        // A link must not lead to a file of the repository, because the registry has only the files of the
+        // crate's package. docs.rs does not even have the package's other files.
         for text in [&readme, &read("CHANGELOG.md")] {
             assert_eq!(links(text), [""; 0], "links in {folder:?} lead out of its package");
         }

@@ -1,4 +1,4 @@
-//! The C headers with other standards and options than the programs in `tests/c` have.
+//! The C headers, compiled with standards and options that the programs in `tests/c` do not use.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -114,7 +114,8 @@ fn a_bit_field_with_a_cast_is_a_field() {
     }
 }
 
-/// C code of a device for firmware, whose registers are memory, and whose host takes nothing but texts.
+/// C code of a device for firmware. Arrays in memory stand for the device's registers, and the host receives
+/// only texts.
 const DEVICE: &str = "
     static uint64_t registers[1024], rings[512 + 1024 + 64 + 1024];
     static struct hypertrace_bare_device device = {

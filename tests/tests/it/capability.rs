@@ -1,4 +1,5 @@
-//! Passing tests report capabilities to the file, and to a stderr that the test harness does not hide.
+//! The reports of passing tests reach the file, and also stderr although the test harness hides the output of
+//! passing tests.
 
 use std::path::Path;
 

@@ -21,8 +21,7 @@ const CLIENTS: u32 = 3;
 const EVENTS: u64 = 20_000;
 /// Time that a pass spends on one client.
 const BUDGET: Duration = Duration::from_micros(100);
-/// In a run, one call in this number of calls fails: some runs have many faults, and some runs have few
-/// faults.
+/// One call in 4, 20 or 100 calls fails, so some runs have many faults and other runs have few faults.
 const ONE_OF: [u64; 3] = [4, 20, 100];
 
 fn runs() -> u64 {
@@ -134,7 +133,8 @@ fn record(faults: &Faults, mut random: Random, one_of: u64, whole: Whole) {
     }
     host.chip.discard_unread();
     if whole == Whole::AfterTheEndFailed {
-        // If the session cannot be ended, the test tries again until this succeeds or the faults have ended.
+        // If the session cannot be ended, the test repeats the attempt until an attempt succeeds or the
+        // faults have ended.
         while host.session.clone().finish().is_err() && faults.is_on() {
             if random.below(3) == 0 {
                 faults.end();

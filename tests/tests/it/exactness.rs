@@ -60,7 +60,7 @@ fn produce(host: &Host, index: u32, events: u64, mut random: Random) -> Emitted 
     emitted
 }
 
-/// Drains in passes of random length, with pauses, until `done`, and then drains the rest.
+/// Drains in passes of random length, with pauses. When `done` is set, drains the rest.
 fn drain(host: &Host, mut random: Random, done: &AtomicBool) {
     while !done.load(Ordering::Acquire) {
         host.chip.drain_pass(Duration::from_micros(random.below(300)));
@@ -130,7 +130,7 @@ fn round(random: &mut Random, mode: RingMode) -> (u64, u64) {
         let (count, sum, leases) = read_back(&recorded, client);
         assert_eq!((stream.events, stream.lost_full), (count, emitted.dropped), "{geometry:?}");
         assert_eq!((stream.lost_busy, stream.filtered, stream.faults.len()), (0, 0, 0));
-        // The lease record may be overwritten, too.
+        // Not only events but also the lease record may be overwritten.
         let written = emitted.recorded + 1;
         assert_eq!(count + leases + stream.lost_overwritten, written, "{geometry:?}");
         if mode == RingMode::Discard {

@@ -11,7 +11,7 @@ use hypertrace_tests::host::{Host, Recorded, geometry};
 
 const TEXT: &str = "e(x:u64)";
 
-/// Runs `act` for client 0, after a block's header and a schema, and drains.
+/// Writes a block's header and a schema for client 0, runs `act`, and drains.
 fn guest(act: impl FnOnce(&Host, &mut Forger<'_>, u32)) -> Recorded {
     let host = Host::new(geometry(2));
     let chip = host.chip.clone();
@@ -147,7 +147,7 @@ fn two_texts_with_one_hash_make_untyped_events_rather_than_wrong_ones() {
         ring.publish();
         host.chip.drain_all();
         ring.schema(id, string.as_bytes());
-        // The payload fits the second text.
+        // The payload has the form of the second text's argument.
         ring.record(ticks(), id, 1, 0, &[0]);
         ring.publish();
     });

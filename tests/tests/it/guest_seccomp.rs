@@ -15,7 +15,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_fi
 /// Number of events before the filter, and of events after it.
 const EVENTS: u64 = 100;
 
-/// Refuses these calls to all threads, including the library's.
+/// Refuses these calls to all threads of the process, also to the threads of the library.
 fn refuse(calls: &[libc::c_long]) {
     let rules: BTreeMap<_, _> = calls.iter().map(|call| (*call, Vec::new())).collect();
     let arch = TargetArch::try_from(std::env::consts::ARCH).unwrap();

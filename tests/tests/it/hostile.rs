@@ -156,7 +156,7 @@ fn files_are_consistent_when_a_ring_goes_back_under_a_filter() {
     forger.record(ticks(), unwanted, 1, 0, &[21]);
     forger.publish();
     host.chip.drain_all();
-    // A second holder, whose clock does not fit, begins a new file.
+    // A second holder's clock does not fit the client's file, so the session begins a new file.
     let e = forger.tell("e(x:u64)");
     forger.head = block;
     forger.block(1, 2);

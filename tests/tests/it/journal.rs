@@ -135,7 +135,7 @@ fn events_for_a_reader_that_comes_late_are_recorded_or_counted() {
     let host = host(to, |config| {
         config.on_write_failed = Some(Box::new(move |_| _ = tell.fetch_add(1, Relaxed)));
     });
-    // The socket and the journal's buffer become full, and then a ring.
+    // First the socket and the journal's buffer become full, and then a ring becomes full.
     let (mut emitted, mut recorded) = (0, 0);
     while host.session.summary().write_failures == 0 {
         assert!(emitted < 1000 * EVENTS, "all is taken");
@@ -271,8 +271,8 @@ impl Sample {
         }
     }
 
-    /// Returns the places of all bytes of frames' headers, and of all other bytes or, in a debug build, of
-    /// some of them.
+    /// Returns the places of all bytes in the headers of frames. Also returns the places of all other bytes,
+    /// or in a debug build of one byte in 29.
     fn places(&self) -> impl Iterator<Item = usize> {
         let step = if FULL_SIZE { 1 } else { 29 };
         let is_in_header = |at| at - (self.frame_of(at) as usize) < 72;

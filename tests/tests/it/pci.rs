@@ -1,4 +1,4 @@
-//! The device as a PCI function of a guest that sizes its BARs, enables and moves them.
+//! The device as a PCI function. The guest finds out the sizes of the BARs, enables the BARs, and moves them.
 
 use hypertrace_device::{Geometry, Region};
 use hypertrace_guest::{Args, Program, layout};

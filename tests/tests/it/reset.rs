@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 const RESETS: u64 = 20;
 
-/// Emits `events` as a guest does after its boot, with an empty ring, and a clock at `boot`. Returns the
-/// number of events that found no room.
+/// Emits `events` as a guest does after its boot: its ring is empty, and its clock begins at `boot`. Returns
+/// the number of events that found no room.
 fn boot(host: &Host, generation: u64, boot: u64, events: u64) -> u64 {
     let rings = host.chip.memory().region(Region::Rings).unwrap().words();
     let memory = ClientMemory::of_rings(rings, 0, host.chip.geometry(), RingMode::Discard).unwrap();

@@ -65,11 +65,11 @@ impl Vmm {
         }
     }
 
-    /// Restores a machine as another process does, on memory that gets the saved contents.
+    /// Restores a machine as a new process would. The memory of `file` gets the saved contents.
     fn restore(file: &File, saved: &str, output: Output) -> Vmm {
         let (session, dir) = session(output);
         let (state, pages): (ChipState, Vec<Pages>) = serde_json::from_str(saved).unwrap();
-        // The file still has what the previous machine has left, unlike a device's fresh memory.
+        // The file still has the previous machine's contents, whereas the memory of a new device is empty.
         let memory = memory(file);
         memory.load(&pages).unwrap();
         let chip = Chip::new(memory, &ChipConfig::default(), session.clone(), ());
@@ -139,7 +139,8 @@ fn number(event: &Event) -> Option<u64> {
     })
 }
 
-/// Returns the numbers of a session's events of a client, and checks what every session promises.
+/// Returns the numbers of a client's events in a session. Checks the figures that must be right in every
+/// session.
 fn check(ended: &Ended, client: u32) -> Vec<u64> {
     let Ended { summary, dir } = ended;
     assert!(summary.faults.is_empty(), "{:?}", summary.faults);
@@ -293,8 +294,7 @@ fn a_machine_with_sixteen_tracing_threads_has_a_small_state_and_loses_no_event_b
 
 #[test]
 fn a_rollback_is_a_generation_of_its_own_in_the_same_session() {
-    // Two guests do the same, so that the second guest's memory has the contents that the first guest's
-    // memory has at the snapshot.
+    // Both guests do the same, so at the snapshot their memories have the same contents.
     let files = [tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap()];
     let (session, dir) = session(Output::Trace);
     let boot = |file| Chip::new(memory(file), &ChipConfig::default(), session.clone(), ());
@@ -337,7 +337,7 @@ fn a_rollback_is_a_generation_of_its_own_in_the_same_session() {
 
 #[test]
 fn a_record_that_was_under_way_at_the_snapshot_does_not_fix_the_clock_after_it() {
-    // Ticks of the guest from the last event before the snapshot to the time of the next record.
+    // Ticks of the guest's clock between the last event before the snapshot and the next record.
     for jump in [1_i64 << 45, 1000, -(1 << 39)] {
         let file = tempfile::tempfile().unwrap();
         let vmm = Vmm::boot(&file, Output::Trace);
@@ -444,9 +444,9 @@ const VCPUS: usize = 2;
 const EVENTS: u64 = 60_000;
 const POINTS: u64 = 600;
 
-/// Environment variables of a process that runs the machine: the directory of its session and of its
-/// snapshot, the directory of the snapshot to restore, and the time in microseconds that the machine runs; 0:
-/// until its end.
+/// Environment variables of a process that runs the machine. `OUT` is the directory for the session and the
+/// snapshot. `FROM` is the directory of the snapshot to restore. `TIME` is the time in microseconds for which
+/// the machine runs, or 0 to run until its end.
 const OUT: &str = "HYPERTRACE_RESTORE_OUT";
 const FROM: &str = "HYPERTRACE_RESTORE_FROM";
 const TIME: &str = "HYPERTRACE_RESTORE_TIME";
@@ -509,7 +509,7 @@ fn run_in_process(test: &str, out: &Path, from: Option<&Path>, time: Duration) -
     }
 }
 
-/// Runs a machine in this process, if the environment says so.
+/// Runs a machine in this process, and ends the process, if [`OUT`] is set.
 fn run_if_told() {
     let Some(out) = std::env::var_os(OUT) else { return };
     let from = std::env::var_os(FROM).map(PathBuf::from);
@@ -567,8 +567,8 @@ fn check_machine(outs: &[PathBuf]) {
     }
     for (rounds, requests) in rounds.iter().zip(&requests) {
         assert_eq!(*rounds, (0..POINTS).collect::<Vec<_>>(), "each once, in order");
-        // The guest emits four of its events in each round as begins and ends of regions. Of the other
-        // events, one of four is a request without a number.
+        // In each round, four of the guest's events are the begins and ends of regions. Of the remaining
+        // events, every fourth event is a request without a number.
         let last = EVENTS - 4 * POINTS;
         assert_eq!(*requests, (0..last).filter(|id| id % 4 != 3).collect::<Vec<_>>());
     }

@@ -63,7 +63,7 @@ fn a_snapshot_has_the_newest_events_and_counts_the_older_ones() {
     let drain = host.drain();
     emit(&a, 0..1_000_000);
     emit(&b, 0..10);
-    // The directory has only the empty folder that keeps other sessions away.
+    // The directory contains only the empty folder by which the session reserves the directory.
     let written = fs::read_dir(host.session.dir()).unwrap().map(|entry| entry.unwrap().file_name());
     assert_eq!(Vec::from_iter(written), [".ctf"]);
 
@@ -77,10 +77,9 @@ fn a_snapshot_has_the_newest_events_and_counts_the_older_ones() {
         let found = events(dir);
         let (begin, last) = numbers(&found, 0);
         assert_eq!(last, end - 1);
-        // There is half a MiB of records of 32 bytes, minus the blocks that may be in the course of being
-        // written.
+        // The ring holds records of 32 bytes in half a MiB, except in the blocks that are being written.
         assert!((10_000..16_384).contains(&(end - begin)), "{begin}..{end}");
-        // The lease record was overwritten, too.
+        // Besides events, the lease record was overwritten.
         assert_eq!(lost(dir, 0), begin + 1);
         assert_eq!(numbers(&found, 1), (0, 9));
         assert_eq!(lost(dir, 1), 0);

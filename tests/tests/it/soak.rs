@@ -3,9 +3,9 @@
 //! it, and memory use has not grown.
 //!
 //! The session is on a small disk that is emptied slowly. `simple` writes to a pipe that is read slowly.
-//! `log` writes to a stderr that is read slowly; therefore the session is in a child process.
-//! `syslog` writes to a daemon that reads slowly. `ftrace` writes to a private instance. For `sdt`, bpftrace
-//! counts the events. The last four backends delay the emitting threads, so each of the four is on in some
+//! `log` writes to a stderr that is read slowly; therefore the session is in a child process. `syslog` writes
+//! to a daemon that reads slowly. `ftrace` writes to a private instance. For `sdt`, bpftrace counts the
+//! events. The last four backends delay the emitting threads, so each of the four backends is used in some
 //! rounds only.
 
 use hypertrace_tests::child;
@@ -66,7 +66,7 @@ struct Row {
 /// Figures that the child process reports.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Figures {
-    /// Rows by backend. The child does not know the member `recorded` of the rows of `log` and `ftrace`.
+    /// Rows by backend. For `log` and `ftrace`, the child does not know the value of `recorded`.
     rows: Vec<Row>,
     rounds: usize,
     write_failures: u64,
@@ -139,7 +139,8 @@ fn table(figures: &Figures, took: Duration) -> String {
     text
 }
 
-/// Contents of a process's stderr. Lines of its `log` backend are counted, and other lines are kept.
+/// Contents of a process's stderr. The lines that the `log` backend wrote are counted, and all other lines
+/// are kept.
 struct Logged {
     prefix: String,
     rest: Vec<u8>,
@@ -177,7 +178,7 @@ impl io::Write for Logged {
 struct Emitted {
     /// Number of guests' events in their rings.
     guest: u64,
-    /// Number of guests' reference points that a vCPU's thread served.
+    /// Number of the guests' reference points, which a vCPU's thread handled.
     points: u64,
     /// Number of the VMM's declared events.
     declared: u64,
@@ -221,7 +222,8 @@ impl Soak {
         Soak { host, observer, observed, has_kvm, emitted: Emitted::default() }
     }
 
-    /// Runs a round: all threads emit until the guest ends. Adjusts the work of `kind` to take `length`.
+    /// Runs a round: all threads emit until the guest ends. Adjusts the amount of work in `kind` so that the
+    /// next round takes about `length`.
     fn round(&mut self, kind: &mut Kind, length: Duration) {
         backend::add(kind.backends);
         let (stop, session) = (&AtomicBool::new(false), &self.host.session);
@@ -442,8 +444,8 @@ struct Reading {
 }
 
 impl Reading {
-    /// Makes the host write declared events to a pipe, and reads the pipe at the throttle's rate. Returns
-    /// `None` if there is no counter.
+    /// Makes the host write declared events to a pipe, and reads the pipe as fast as the throttle allows.
+    /// Returns `None` if there is no counter.
     fn start(host: &Host, path: &Path, throttle: &Throttle) -> Option<Reading> {
         assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
         let (counter, to): (_, Box<dyn io::Write + Send>) = match Counter::start() {

@@ -37,8 +37,9 @@ const DEFAULT_SECONDS: u64 = 6;
 /// Duration of a session, which is then read.
 const ROUND: Duration = Duration::from_secs(4);
 
-/// Time from one clock epoch to the next. This time is not shorter, because a client may begin new files in
-/// each epoch, and the time that babeltrace2 takes grows with the number of files times the number of events.
+/// Time from one clock epoch to the next. The time is not shorter, because each client may begin new files in
+/// each epoch. The time that babeltrace2 needs is proportional to the number of files times the number of
+/// events.
 const EPOCH: Duration = Duration::from_millis(1500);
 
 const VCPUS: u32 = 4;
@@ -49,7 +50,7 @@ const HOSTILE: u32 = 3;
 /// Target for the CPU time of a pass.
 const PASS: Duration = Duration::from_millis(50);
 
-/// Share of each client, in steps, in a pass that counts shares in steps.
+/// Number of steps that each client gets in a pass that counts steps instead of time.
 const SHARE: u64 = 4;
 /// Maximum number of steps of a pass that counts shares in steps: 16 shares, one more share for the client
 /// that began last, and a check of each client.

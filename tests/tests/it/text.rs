@@ -1,5 +1,5 @@
-//! The backends that write text, checked at their destinations. An event is one line, whatever its strings
-//! contain.
+//! The backends that write text, checked at their destinations. An event is always one line, even if its
+//! strings contain line breaks.
 
 use hypertrace_tests::child;
 use std::fs::{self, File};

@@ -78,7 +78,7 @@ fn sections() -> BTreeMap<String, Vec<Row>> {
     toml::from_str(&fs::read_to_string(root().join(FILE)).unwrap()).unwrap()
 }
 
-/// Returns a page with the rows of each section as a list below the section's mark.
+/// Returns the page with each section's rows as a list below the section's mark.
 fn with_rows(page: &str) -> String {
     let (mut sections, mut made) = (sections(), String::new());
     let mut section = None;

@@ -50,7 +50,8 @@ fn two_hundred_threads_on_64_clients_are_recorded_or_counted_exactly() {
 }
 
 /// A thread that got no client does not ask for a client again within 10 ms. The thread's child opens its own
-/// channel at its first event: without this channel, nobody would learn what the child loses.
+/// channel at its first event. Without this channel, the host would not learn how many events the child
+/// loses.
 #[test]
 fn a_child_of_a_thread_that_waits_for_a_client_counts_what_it_loses() {
     child::in_own_process(|| {

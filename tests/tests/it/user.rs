@@ -197,8 +197,8 @@ fn points_are_answered_although_a_program_claims_that_the_host_is_awake() {
     let (done, mut recorded) = (AtomicBool::new(false), 0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // This thread keeps the host from being woken, like a program that is killed after it has rung
-            // its bell and before it wakes the host.
+            // This thread prevents wake-ups of the host. It stands for a program that has rung its bell, and
+            // is killed before it wakes the host.
             loop {
                 watches.store(watch::BELLS, Relaxed);
                 std::thread::sleep(Duration::from_micros(50));
@@ -362,7 +362,7 @@ fn rings_that_short_threads_have_used_up_are_given_back() {
         hypertrace::open(&Options::default().with(|options| options.segment = location)).unwrap();
         let memory = File::open(segment.location()).unwrap();
         let resident = || memory.metadata().unwrap().blocks() * 512;
-        // This thread's client shows the host that clients are locked.
+        // This event of the main thread shows the host that the program locks its clients.
         hypertrace::event!("first");
 
         let all = Arc::new(Barrier::new(AT_ONCE));

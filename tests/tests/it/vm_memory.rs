@@ -231,7 +231,7 @@ fn survivor(machine: &str) {
     let counted = counts();
     assert!(counted.host_ended <= BEFORE + 2 * AFTER, "{counted:?}");
     assert_eq!(counted.unattached, 0);
-    // No event is counted twice by a later look.
+    // Another poll does not count any event twice.
     hypertrace::poll();
     assert_eq!(counts(), counted);
     assert!(hypertrace::host_has_ended());
@@ -379,7 +379,8 @@ fn wait_until_taken(memory: ClientMemory<'_>) {
     wait_until("an empty ring", || head.load(Relaxed) == tail.load(Relaxed));
 }
 
-/// Leases the last client, whose clock will have lost this many ticks when the VM goes on.
+/// Leases the last client. Its clock is ahead by this many ticks, and will have lost them when the VM goes
+/// on.
 fn lease<'m>(
     memory: ClientMemory<'m>,
     state: &'m ProducerState,

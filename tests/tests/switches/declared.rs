@@ -1,5 +1,4 @@
-//! Declared events in the session, switched by patterns, and the guest's events, switched by the same
-//! patterns.
+//! Patterns that switch both the declared events in the session and the guest's events.
 #![allow(unsafe_code)] // fork
 
 use crate::alone;

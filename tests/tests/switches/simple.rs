@@ -1,4 +1,4 @@
-//! The `simple` backend's file, as a reader that was written from the format's description reads it.
+//! The `simple` backend's file, read by a reader that follows only the format's description.
 
 use crate::alone;
 use std::fs;
@@ -23,7 +23,8 @@ use hypertrace_trace::Output;
 use hypertrace_trace::control::set_declared;
 use tempfile::TempDir;
 
-/// Makes a host whose declared events of these names also go to the file `trace` of the directory.
+/// Makes a host that also writes its declared events of these names to the file `trace` in the returned
+/// directory.
 fn host(pattern: &str) -> (MutexGuard<'static, ()>, Host, TempDir) {
     host_writing(Output::Trace, pattern)
 }
@@ -82,7 +83,7 @@ fn the_rings_can_feed_only_this_file() {
         event!(client: &client, "n", number);
     }
     pass(&host);
-    // The directory has nothing but the empty folder that keeps other sessions away.
+    // The directory contains only the empty folder by which the session reserves the directory.
     let session = host.session.dir().to_owned();
     let written = std::fs::read_dir(&session).unwrap().map(|entry| entry.unwrap().file_name());
     assert_eq!(Vec::from_iter(written), [".ctf"]);
@@ -264,7 +265,7 @@ fn nothing_is_lost_or_doubled_between_two_files() {
     drain.finish();
     host.finish();
 
-    // The first file has the events before all other files.
+    // The events in the first file are older than the events in all other files.
     let first = [vec![dir.path().join("trace")], files].concat();
     let Some(read) = simpletrace::read_all(&first) else { return };
     let found: u64 = (0..2).map(|source| read.account(EACH, pair(source))).sum();

@@ -1,5 +1,5 @@
-//! The `simple` backend with a file that cannot be written, or can be written only slowly: on a full disk,
-//! and with pipes. Drops are recorded, and neither the session nor the VMM waits.
+//! The `simple` backend with a file that fails or is slow: a full disk, and pipes. Drops are recorded, and
+//! neither the session nor the VMM waits.
 
 use crate::alone;
 use std::fs::{self, File};
@@ -70,7 +70,7 @@ fn on_a_full_disk_the_file_is_valid_and_later_has_the_number_of_drops() {
     // The disk becomes full in the middle of a record.
     let Some(read) = simpletrace::read(&file) else { return };
     assert!(read.account(read.records.len() as u64, number) > 900);
-    // These are more events than can wait in memory.
+    // The VMM emits more events than the backend can hold in memory.
     vmm.bursts(60);
     let full = simpletrace::read(&file).unwrap();
     assert_eq!(full.dropped(), 0, "there is no room for that, too");
@@ -136,7 +136,7 @@ impl Pipe {
         Pipe { path, copy, reader, _dir: dir }
     }
 
-    /// Makes the VMM write to the pipe, once it has a reader.
+    /// Waits until the pipe has a reader, and makes the VMM write to the pipe.
     fn connect(&self, vmm: &Vmm) {
         wait_until("a reader", || vmm.host.session.set_simple_file(&self.path).is_ok());
     }

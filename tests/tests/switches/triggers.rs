@@ -77,16 +77,16 @@ fn vmm_and_kernel_events_are_on_only_inside_the_guests_region() {
             "measured_begin" => inside = true,
             "measured_end" => inside = false,
             "vcpu_run" | "vcpu_exit" => {
-                // The exit of the end's own store comes before the end, because the host records the exit
-                // before the host handles the point.
+                // The store of `measured_end` causes an exit. The host records this exit before it handles
+                // the point.
                 assert!(inside, "{event:?}");
                 *names.entry(&event.name).or_default() += 1;
             }
             _ => {}
         }
     }
-    // In each round, the points `inside` and `measured_end` cause the two exits, and the two entries follow
-    // the points `measured_begin` and `inside`.
+    // In each round, two points cause the exits: `inside` and `measured_end`. An entry follows each of the
+    // points `measured_begin` and `inside`.
     assert_eq!(names, BTreeMap::from([("vcpu_exit", 2 * ROUNDS), ("vcpu_run", 2 * ROUNDS)]));
 
     // The kernel's trace has the same stores.
@@ -120,7 +120,7 @@ fn a_rule_fires_for_its_name_and_arguments_only() {
         ("go", &[u64::MAX], false),
     ] {
         point(session, name, words);
-        // The rule has acted when the call returns, and so before the guest continues.
+        // The rule acts before the call returns, and therefore before the guest continues.
         assert_eq!(enabled!(trace::test_pair), on, "{name} {words:?}");
     }
     assert!(!enabled!(trace::test_other));
@@ -316,7 +316,7 @@ fn a_rule_can_be_removed_however_often_rules_were_changed() {
     assert_eq!(host.session.triggers().lines().count(), 1);
 }
 
-/// A rule that was removed stays with its files until the session ends.
+/// A rule that was removed keeps its files open until the session ends.
 #[test]
 fn a_rule_that_comes_and_goes_opens_its_instance_once() {
     let _alone = alone();

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
 //! Tests of reading events ahead for a consumer. The consumer may want no more events, or fail.
-//! `kept::entries` checks that the entries are the same if the reader reads ahead and if the reader has one
-//! CPU.
+//! `kept::entries` checks that the reader gives the same entries with and without reading ahead.
 
 use hypertrace_test_support::kept;
 use hypertrace_test_support::made::{DISK_READ, Made, OPENED, Packet};
@@ -26,8 +25,8 @@ fn damaged() -> Made {
     made
 }
 
-/// Reads until the consumer has got `until` events, and then returns `end` from the consumer. Returns the
-/// result, and the number of events.
+/// Reads until the consumer has received `until` events. For the last of these events, the consumer returns
+/// the result of `end`. Returns the result, and the number of events.
 fn read(made: &Made, until: u64, end: fn() -> Result<bool, Error>) -> (Result<(), Error>, u64) {
     let recording = Recording::open(&[Given::new(made.path())]).unwrap();
     let mut given = 0;

@@ -43,7 +43,8 @@ fn session(points: &[u64]) -> (Made, Vec<Seen>) {
 }
 
 fn pages(seen: &[Seen]) -> Vec<Page> {
-    // A new page begins after a long distance between two events, because a page cannot hold such a distance.
+    // A new page begins if two events are far apart, because a page cannot represent such a long time between
+    // events.
     let near = seen.chunk_by(|a, b| b.0 - a.0 < 100 * MS);
     let events = |seen: &[Seen]| {
         Vec::from_iter(seen.iter().map(|(at, id, payload)| (*at, *id, TID, payload.clone())))
@@ -51,7 +52,7 @@ fn pages(seen: &[Seen]) -> Vec<Page> {
     near.flat_map(|seen| Page::all(&events(seen))).collect()
 }
 
-/// Writes a kernel.dat of these pages, each on a CPU of its own, and makes the maps.
+/// Writes a kernel.dat with these pages, one list for each CPU, and makes the maps.
 fn maps(made: &Made, cpus: &[Vec<Page>]) -> (Session, ClockMaps) {
     let trace = TraceDat::new("x86-tsc").option(trace_dat::recorded(BOOT, 0));
     let trace = cpus.iter().fold(trace, |trace, pages| trace.cpu(pages));

@@ -199,7 +199,7 @@ fn time_in_which_events_were_lost_is_a_stage_of_its_own() {
         vm.write(20_000 + 100 * n, 0, (0, 0x70), 40, KERNEL);
     }
     vm.exit(40_000, 0, 0x60, KERNEL);
-    // The lost events include the event that would have shown the kernel first.
+    // Without the loss, one of the lost events would be the first that shows the kernel.
     let number = |time: u64| {
         let base = hypertrace_test_support::vcpu::HOST_BASE;
         let of = |event: &&(u64, u32, u32, Vec<u8>)| event.0 < base + time;
@@ -291,7 +291,7 @@ fn a_process_with_the_number_of_an_older_one_is_a_boot_of_its_own() {
     assert_eq!(Vec::from_iter(found), [(Some(300), true, 9_500), (Some(300), true, 12_000)]);
 }
 
-/// Divides a machine by marks.
+/// Divides a machine's time by marks.
 fn marked(made: &Made, marks: &[&str]) -> Boots {
     let mut options = Options::default();
     options.marks = marks.iter().map(|mark| mark.parse().unwrap()).collect();
@@ -351,7 +351,7 @@ fn marks_divide_a_vm_without_standard_stages() {
 #[test]
 fn addresses_and_times_are_compared_exactly() {
     let mut vm = Vm::new();
-    // If the addresses were converted to floats, all three would be equal.
+    // Converted to floats, all three addresses would be equal.
     for (time, address) in [(10_000, KERNEL), (11_000, KERNEL + 1), (12_000, KERNEL + 2)] {
         vm.enter(time, 0, 0, address).exit(time + 10, 0, 0x60, address);
     }

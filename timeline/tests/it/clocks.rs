@@ -11,9 +11,9 @@ use made::*;
 use std::fs;
 use std::slice::from_ref;
 
-/// Returns the half-width of the envelope at some of the events. The envelope is the distance between the
-/// lowest upper limit and the highest lower limit, over all constraints, for a clock whose frequency is
-/// within 1,000 ppm of `hz`.
+/// Returns the half-width of the envelope at some of the events. The envelope lies between the lowest upper
+/// limit and the highest lower limit that the constraints allow. The clock's frequency is within 1,000 ppm of
+/// `hz`.
 fn envelope(vcpu: &Vcpu, hz: i64) -> Vec<f64> {
     let (min, max) = (1e9 / (1.001 * hz as f64), 1e9 / (0.999 * hz as f64));
     let half = |x: u64| {
@@ -50,8 +50,8 @@ struct Outcome {
     worst: i64,
     errors: Vec<f64>,
     bounds: Vec<f64>,
-    /// Ratios of bounds to half-widths of the envelope. Each entry has a quantile, and the ratio of the bound
-    /// at this quantile to the half-width at this quantile.
+    /// Ratios of bounds to half-widths of the envelope. Each entry has a quantile, and the ratio of the two
+    /// values at this quantile.
     ratios: Vec<(f64, f64)>,
 }
 
@@ -176,8 +176,8 @@ fn of_a_thousand_clocks_no_event_is_outside_of_its_bound() {
     }
     for (kind, outcome) in all {
         assert_eq!((outcome.outside, outcome.unknown, outcome.out_of_order), (0, 0, 0), "{kind:?}");
-        // Larger ratios are allowed if clocks differ or readings are false and no constraint shows the fault:
-        // one map then serves all clocks, and is not in the middle of each clock's limits.
+        // Larger ratios are allowed if clocks differ, or if readings are false and no constraint shows this.
+        // Then one map serves all clocks, and its line is not in the middle of each clock's limits.
         let differs = matches!(kind, Kind::PerVcpu | Kind::FalseReadings);
         let most = if differs { 2.0 } else { 1.5 };
         for ratio in outcome.ratios_at(0.5) {
@@ -415,7 +415,7 @@ fn a_guests_kernel_has_the_clock_of_clients_that_agree_and_bounds_for_the_others
     }
 }
 
-/// Returns the error and the bound of the time of an event in the recording of a guest's kernel, which is 30
+/// Returns the error and the bound of an event's time. The event is in the recording of a guest's kernel, 30
 /// ms after the session's start. `sender` says which client sent the recording.
 #[track_caller]
 fn of_guest(session: &Session, sender: &str) -> (i64, u64) {

@@ -7,7 +7,7 @@ use made::*;
 use std::fs;
 use trace_dat::{Page, TraceDat};
 
-/// Raw ticks of the host at its tick 0.
+/// Raw value of the host's counter when its clock has tick 0.
 const HOST_BASE: i64 = 1_000_000;
 
 /// Corrections of a guest's times: a raw time of the guest, and the difference to the host's ticks.

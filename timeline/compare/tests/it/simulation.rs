@@ -4,8 +4,8 @@
 //! recorded runs.
 //!
 //! The benchmark has the same tests with more comparisons in its rows `compare_`, which also state the
-//! targets. In these tests, each share may differ from its target by three or four standard errors of a share
-//! of 300 comparisons.
+//! targets. In these tests, a share may differ from its target by three or four standard errors. The standard
+//! error is that of a share among 300 comparisons.
 
 use hypertrace_compare::stats::benjamini_hochberg;
 use hypertrace_test_support::simulation::{NAMES, PARTS, Simulation};

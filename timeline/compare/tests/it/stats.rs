@@ -88,13 +88,14 @@ fn p_values_of_permutations_are_those_of_scipy() {
     for set in fixtures().sets {
         let p = permutation(&set.a, &set.b);
         let expected = set.permutation.p;
-        // If the p value is not exact, then the tolerance is four standard errors: `permutation` draws
-        // 199,999 random ways, or stops after 100 extreme ways.
+        // If the p value is not exact, the tolerance is four standard errors: `permutation` draws 199,999
+        // random ways to divide the runs, or stops after 100 extreme ways.
         let tolerance = if set.permutation.exact { 1e-12 } else { 0.4 };
         assert!(near(p, expected, tolerance), "{}: {p}, not {expected}", set.name);
         let swapped = permutation(&set.b, &set.a);
         assert!(near(swapped, p, 2.0 * tolerance), "{}: {p}, and {swapped} swapped", set.name);
-        // The ways for `b` and `a`, which are also kept, do not change the p value.
+        // The call for `b` and `a` must not change the p value for `a` and `b`, although its random ways are
+        // kept too.
         assert_eq!(permutation(&set.a, &set.b), p, "{}", set.name);
     }
 }
@@ -139,8 +140,8 @@ fn a_level_of_few_runs_has_steps() {
     }
     assert_eq!(permutation(&side(0, 2), &side(1_000, 4)), 1.0 / 15.0);
     assert_eq!(least_p_value(2, 4), 1.0 / 15.0);
-    // There are too many ways to try all. Among the 200,000 ways that are tried, only the observed way is
-    // extreme.
+    // The 60 runs can be divided in too many ways to try all of them. Among the 200,000 ways that are tried,
+    // only the observed division is extreme.
     assert_eq!(permutation(&side(0, 30), &side(1_000, 30)), 1.0 / 200_000.0);
     assert_eq!(least_p_value(30, 30), 1.0 / 200_000.0);
     assert_eq!(least_p_value(0, 5), 1.0);
@@ -191,7 +192,7 @@ fn infinite_and_huge_values_have_no_interval_and_no_verdict() {
         assert_eq!(permutation(&a, &[odd; 5]), 1.0, "{odd}");
     }
     assert_eq!(permutation(&[-f64::MAX; 5], &[f64::MAX; 5]), 1.0);
-    // Values of 10^140 still have an interval, and no clock reaches such values.
+    // Even values of 10^140 have an interval, and a clock never returns such large values.
     let far = a.map(|value| value * 1e140);
     let difference = welch(&a, &far, 0.95).unwrap();
     assert!(near(difference.mean, 3e140, 1e-12) && difference.half_width.is_finite());

@@ -41,8 +41,8 @@ const EVENTS: &str = r#"[
 const CALLER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
 const REQUEST: &str = "00-11111111111111111111111111111111-2222222222222222-01";
 
-/// Makes a session of a program: the region `outer` contains the region `inner` and two requests, and then
-/// another thread holds the client.
+/// Makes a session of a program. The region `outer` contains the region `inner` and two requests. Then
+/// another thread leases the client.
 fn session(parent: Option<&str>) -> Made {
     let first = Packet::new(1, 0, 0)
         .lease(1_000, 7, "server/worker\x1b")
@@ -111,7 +111,7 @@ fn text<'a>(span: &'a Value, key: &str) -> &'a str {
     span[key].as_str().unwrap_or_default()
 }
 
-/// Returns names of spans, with the names of their parents, and their traces.
+/// Returns the name, the parent's name and the trace of each span.
 fn tree(spans: &[Value]) -> Vec<(String, String, String)> {
     let names: BTreeMap<&str, &str> =
         spans.iter().map(|span| (text(span, "spanId"), text(span, "name"))).collect();

@@ -292,7 +292,8 @@ fn the_place_of_a_program_is_that_of_its_own_event() {
         .lease(100, 7, "main")
         .event_str(150, MODULE, &[moved, moved, moved + 0x50_0000], b"/usr/bin/program")
         .event_str(160, MODULE, &[1, 1, 2], b"/lib/libc.so")
-        // Another process has the same file at a different place. The first event says which place counts.
+        // Another process has the same file at a different place. The place in the first of these events is
+        // used.
         .event_str(170, MODULE, &[2 * moved, 1, 2], b"/usr/bin/program")
         .event(200, ENTRY, &[MAIN + moved])
         .event(300, EXIT, &[MAIN + moved]);
