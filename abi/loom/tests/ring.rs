@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The real producer and consumer under loom, which tries every interleaving up to a bound of preemptions,
-//! and every value that a load may see.
+//! Runs the real producer and consumer under loom. loom tries every interleaving up to a bound of
+//! preemptions, and every value that a load may see.
 //!
 //! The rings have two or four blocks of 16 words. A lease record and its block's header take nine words, so a
 //! few emits fill, wrap and lap a ring. The producer is the model's main thread, which leases and fills the
 //! ring before the consumer's thread begins, so that the model covers the race and not the preparation.
 //!
 //! Both threads take [`World::turn`]s, because loom finds races by the last access to each word. The consumer
-//! loads tail before it stores tail, and this load would hide the producer's loads.
+//! loads tail before it stores tail. For loom, this load would hide the earlier loads of tail by the
+//! producer.
 //!
 //! loom does not model a load that takes its value from a store later in the execution. So the model does not
-//! check the Release with which the consumer stores tail and `schema_seen`.
+//! check the Release ordering of the consumer's stores of tail and `schema_seen`.
 //!
 //! `unsafe_code` is allowed so that the threads of a model can share the states of its producers.
 #![cfg(hypertrace_loom)]
@@ -351,8 +352,9 @@ fn a_schema_is_read_before_the_record_that_uses_it() {
     });
 }
 
-/// A vCPU's thread first runs the guest, which logs a text, and then the host, which records the point in a
-/// host ring. A pass notes the head of the host ring before it reads the log.
+/// A vCPU's thread first runs the guest, and the guest logs a text. Then the same thread runs the host, and
+/// the host records the point in a host ring. The drain loads the head of the host ring before it reads the
+/// log.
 #[test]
 fn the_text_of_a_point_is_in_the_log_of_its_client_before_the_point_is_below_a_head() {
     check(3, || {

@@ -133,7 +133,7 @@ fn a_log_may_be_read_in_parts_and_no_record_is_taken_before_its_text() {
             }
         }
         consumer.commit_schemas();
-        // This record is emitted after the consumer has begun, and so is its text.
+        // This record and its text are emitted after the consumer has begun.
         let (site, fields) = event_type!("later", x = 1u64);
         producer.emit((site, fields), || 10 + texts.len() as u64);
     }
@@ -307,7 +307,7 @@ fn a_lying_producer_is_counted_and_does_not_harm_the_host() {
     }
     let consumer = Consumer::new(memory.client(), &mut host);
     assert!(consumer.faults()[Fault::Head as usize] >= 3);
-    // After all these lies, an honest holder is recorded again.
+    // After all these false heads, the host still takes the records of an honest holder.
     let state = ProducerState::new();
     let producer = memory.producer(&state, 9);
     seen.clear();
@@ -471,7 +471,8 @@ proptest! {
                 let _done = Done(&done);
                 for head in heads.iter().cycle().take(20_000) {
                     memory.guest[guest_page::HEAD].store(*head, Ordering::Relaxed);
-                    // A pull loads some heads when it begins, and others in the middle.
+                    // A pull loads head when it begins, and again in its middle, so either load may see this
+                    // head.
                     (0..32).for_each(|_| std::hint::spin_loop());
                 }
             });
@@ -583,7 +584,7 @@ fn a_producer_that_laps_the_consumer_exactly_is_no_fault() {
     // The lease record and one more record fill a block.
     emit_to(64);
     let mut consumer = Consumer::new(memory.client(), &mut host);
-    // The oldest position that is left is the head that the consumer knows.
+    // After these records, the head that the consumer has loaded is the oldest position left in the ring.
     let emitted = emit_to(64 + 256 - 2 * 16);
     let mut stage = [0; 16];
     let pulled = consumer.pull(&mut stage, |_, _| Flow::Taken);
@@ -601,7 +602,7 @@ fn a_head_near_the_largest_number_does_not_prevent_a_release() {
     let memory = ring_of_empty_records();
     let state = ProducerState::new();
     let producer = memory.producer(&state, 7);
-    /// A field that leaves its emit in the middle, as `siglongjmp` does.
+    /// A field that unwinds out of its own emit, as a `siglongjmp` can do.
     #[derive(Clone, Copy)]
     struct Jumps;
     impl hypertrace_abi::event::Field for Jumps {

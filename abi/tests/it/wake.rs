@@ -120,8 +120,8 @@ fn beyond_a_quarter<'m>(
     producer
 }
 
-/// Returns events whose ids are equal in their low 12 bits, more than the index of a producer's table of
-/// known ids has.
+/// Returns `count` events with ids that are equal in their low 12 bits. A producer's table of known ids uses
+/// fewer bits as its index.
 fn alike(count: usize) -> Vec<DynamicEvent<String>> {
     let events = (0u32..).map(|n| DynamicEvent::new(format!("e{n}(n:u64)")));
     events.filter(|event| Text::id(event).is_multiple_of(1 << 12)).take(count).collect()

@@ -1,5 +1,5 @@
-//! Unusable input: reported once, with the input's name and exit code 2 (1 if the machine is at fault), and
-//! left unchanged.
+//! Commands with unusable input: each command reports the input once by name, ends with exit code 2 (1 if the
+//! machine is at fault), and leaves the input unchanged.
 
 use hypertrace_test_support::{functions, made, trace_dat};
 use std::fs::{self, File, Permissions};
@@ -20,7 +20,7 @@ use hypertrace_tests::{child, peak, this_test, traced};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// Runs the demo in `dir`, which fails with this code. Returns its message.
+/// Asserts that the demo in `dir` fails with this exit code. Returns its message.
 #[track_caller]
 fn refused(dir: &Path, code: i32) -> String {
     let said = run(&mut HYPERTRACE.demo(dir, 1)).failed(code);
@@ -358,7 +358,7 @@ fn tscs_of_many_clients_and_clocks_take_bounded_memory() {
     });
 }
 
-/// Returns a chunk of zstd that becomes a page with an event and zeros, 16 MiB in all.
+/// Returns a zstd frame. It decompresses to 16 MiB: a page with an event, and zeros.
 fn bomb(page: &trace_dat::Page) -> Vec<u8> {
     const BLOCK: u32 = 128 << 10;
     let block = |kind: u32, size: u32, is_last: bool, content: &[u8]| {
@@ -427,8 +427,7 @@ fn traces_of_many_cpus_take_memory_for_what_is_on_them() {
         let [host, guest] = ["host.dat", "guest.dat"].map(|name| place.path().join(name));
         let page = || trace_dat::Page::at(made::GUEST_BASE + 30_000_000).mmio(0, 5, 0);
         let made = with_points(600);
-        // The differences between the clocks of a guest's CPUs and the clock of the trace 77, in the form in
-        // which trace-cmd writes such differences.
+        // trace-cmd's table of differences between the clock of trace 77 and the clocks of a guest's CPUs.
         let sample = [1u64, 5, 1].map(|n| [n.to_le_bytes(); 40_000].concat()).concat();
         let shift = [
             &77u64.to_le_bytes()[..],
@@ -520,7 +519,7 @@ enum Odd {
 /// Contents of a file outside of the session.
 const FOREIGN: &str = "words of another user\n";
 
-/// Files of a session `S`, of a function trace `F`, and others that commands read.
+/// Files that commands read: of a session `S`, of a function trace `F`, and other files.
 const READ: [&str; 15] = [
     "S/session.json",
     "S/classes.jsonl",
@@ -539,7 +538,7 @@ const READ: [&str; 15] = [
     "T/trace_marker",
 ];
 
-/// Makes all files in a folder.
+/// Makes all files of [`READ`] in a folder.
 fn make_files(folder: &Path) {
     let host = made::Packet::host(3).lease(1_000, 9, "vcpu0").event(40_000, made::VCPU_EXIT, &[6]);
     let made = made::Made::of_boot(Some(made::BOOT));
@@ -602,8 +601,8 @@ fn readers() -> Vec<Vec<&'static str>> {
         "record" => vec![vec!["record", "-o", "S", "--pid", "1"]],
         "receive" => vec![vec!["receive", "journal", "-o", "R"]],
         "ctl" => vec![vec!["ctl", "-d", "S", "help"]],
-        // Neither of these commands runs a guest: the file `patterns` has a line that is no pattern, and T
-        // lacks trace_marker_raw.
+        // Both commands fail before they run a guest: the file `patterns` has a line that is no pattern, and
+        // T lacks trace_marker_raw.
         "demo" => vec![
             vec!["demo", "-o", "D", "--trace", "events=patterns"],
             vec!["demo", "-o", "D", "--trace-backend", "ftrace:T"],

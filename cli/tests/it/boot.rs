@@ -157,7 +157,7 @@ fn a_page_has_each_stage_with_its_threads_exits_and_path() {
             threads.len()
         );
     }
-    // An older page is replaced, another file is not.
+    // `--html` replaces an older page, but refuses to replace a file that is no page.
     assert_eq!(boot(&["--html", file.to_str().unwrap()]).code, Some(0));
     let of_session = made.path().join("session.json");
     assert_eq!(boot(&["--html", of_session.to_str().unwrap()]).code, Some(2));
@@ -175,14 +175,15 @@ fn a_boot_that_cannot_be_recorded_says_why() {
     assert!(matches!(ran.code, Some(1 | 2)), "{ran:?}");
     let whys = ["true was not recorded", "has no boot: "];
     assert!(whys.iter().any(|why| ran.stderr.contains(why)), "{ran:?}");
-    // A recording stays, but a try that recorded nothing leaves nothing.
+    // If the first command recorded a boot, its recording stays and blocks the second command. If it recorded
+    // nothing, it leaves no directory.
     let again = boot().stderr;
     let is_recorded = ran.stderr.contains("has no boot: ");
     assert_eq!(again.contains("is not empty"), is_recorded, "{again}");
     assert_eq!(out.exists(), is_recorded);
 }
 
-/// Returns the number of programs that a process has started, by a copy of the recording in progress.
+/// Copies the recording in progress, and returns the number of programs that a process has started so far.
 fn started(dir: &Path) -> Option<usize> {
     let copy = tempfile::NamedTempFile::new().unwrap();
     if !hypertrace_kernel::copy(dir, &OwnedFd::from(copy.reopen().unwrap())).unwrap() {

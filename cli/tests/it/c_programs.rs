@@ -327,7 +327,8 @@ fn code_for_firmware_for_aarch64_under_qemu_aarch64() {
     capability::used("qemu-aarch64");
 }
 
-/// Runs a program of `bare.c` that fills its ring of the segment of `record` ten times. Returns the session.
+/// Runs a program of `bare.c` under `record`. The program fills its ring in the segment ten times. Returns
+/// the session.
 #[track_caller]
 fn firmware_in_a_segment(place: &Place, dir: &Path, program: &str) -> PathBuf {
     let name = dir.file_name().unwrap().to_str().unwrap();
@@ -435,7 +436,8 @@ fn cmake_finds_an_installed_library_and_a_source_tree() {
         }
     }
 
-    // A library of another minor version has another interface, so CMake refuses this request.
+    // A library of another minor version has another interface, so CMake refuses `find_package` of version
+    // 99.0.
     let other = "find_package(hypertrace 99.0 REQUIRED)";
     for (name, option) in [("other-installed", &prefix), ("other-tree", &tree)] {
         let refused = configured(name, other, option);

@@ -70,7 +70,7 @@ fn objects_of_cxx_are_regions_and_fields() {
         let lines = traced(&compiler, "tests/c/objects.cc");
         let of = |event| fields(&lines, event);
 
-        // Exceptions leave the scopes, the inner one first.
+        // Each exception ends the inner scope first, and then the object around it.
         let events = lines.iter().map(|line| &*line.event).filter(|event| *event != "lease");
         let thrown: Vec<_> = events.take(12).collect();
         let once = ["object_begin", "scope_begin", "scope_end", "object_end"];
@@ -98,7 +98,7 @@ fn objects_of_cxx_are_regions_and_fields() {
         let cut = has_views.then(|| json!({"wide": format!("x{}", "m".repeat(1022))}));
         assert_eq!(of("long_view"), Vec::from_iter(cut));
 
-        // Four threads met these names at the same time.
+        // Four threads began and ended regions of these names at the same time.
         let mut counts = BTreeMap::new();
         for line in &lines {
             *counts.entry(&*line.event).or_insert(0) += 1;
@@ -127,7 +127,7 @@ fn what_cannot_be_a_field_is_one_error_of_one_sentence() {
     let compilers = c::compilers();
     let old = cxx().map(|(compiler, _)| compiler);
     for compiler in compilers.iter().cloned().chain(old) {
-        // A struct, a long double, and both in a scope.
+        // `WRONG` 3 is a struct, 5 is a long double, and 7 has both as fields of a scope.
         for wrong in [3, 5, 7] {
             let said = errors(&compiler, wrong);
             assert!(matches!(&said[..], [one] if one.contains(SENTENCE)), "{compiler:?} {said:?}");

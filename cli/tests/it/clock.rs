@@ -43,15 +43,15 @@ fn the_error_of_another_machine_or_boot_is_unknown() {
     let commands = ["report --json S T", "info S T", "info --json S T"];
     let mut shown = HYPERTRACE.transcript(&[&first, &other], &commands);
     shown += &HYPERTRACE.transcript(&[&first, &unknown], &commands);
-    // The error of the second session's kernel events is not known either.
+    // The error of kernel events in a session of another boot is unknown, too.
     let second = host(Some(OTHER_BOOT), 1_000, 0, &[]);
     let dat = TraceDat::new("x86-tsc")
         .cpu(&[Page::at(2_050).mmio(0, 7, 1)])
         .option(trace_dat::recorded(OTHER_BOOT, 0));
     second.kernel(&dat);
     shown += &HYPERTRACE.transcript(&[&first, &second], &["report --json S T", "report --json T"]);
-    // Two sessions that do not know their boots are not related either. One session alone is as exact as
-    // ever.
+    // The errors of two sessions are also unknown if neither session names its boot. The error of one session
+    // alone stays known.
     let another = host(None, 1_000, 0, &[2_000]);
     let commands = ["report --json S T", "report --json S"];
     shown += &HYPERTRACE.transcript(&[&another, &unknown], &commands);
@@ -95,8 +95,8 @@ fn a_clock_is_described_in_words_with_its_jumps() {
 }
 
 /// Makes a session with `points` points, one each millisecond, of a guest whose counter has 62.5 MHz. The
-/// host sees each point after 5 us. `kind` is the counter's name, `declared` what the session declares about
-/// the counter.
+/// host sees each point after 5 us. `kind` is the counter's name, and `declared` is what the session declares
+/// about the counter.
 fn of_62_5_mhz(kind: &str, declared: &str, points: u64) -> Made {
     let host = clock(0, "host", 0, GHZ, 1_000_000, START_NS);
     let guest = clock(1, "guest", 0, GHZ, GUEST_BASE, START_NS)
@@ -159,7 +159,7 @@ fn a_counter_has_its_own_name() {
 
 #[test]
 fn why_a_guest_has_its_clock_is_told_in_its_words() {
-    // The name of a later version is left out of the text, and shown as it is in JSON.
+    // `info` omits a reason that only a later version knows, and `info --json` shows its name.
     let names = Reason::NAMES.iter().map(|(_, name)| *name).chain(["later"]);
     let shown = names.map(|name| {
         let session = of_62_5_mhz("tsc", &format!(r#""reason":"{name}","frequency":62500000"#), 2);
@@ -257,7 +257,8 @@ fn the_kernels_events_of_a_real_guest_agree_with_its_points() {
     let count = |value: &Value| value.as_u64().unwrap();
     let (used, left_out) = (&with["kernel_limits"]["used"], &with["kernel_limits"]["left_out"]);
     assert!(said.contains("none lost"), "{said}");
-    // Each of 2,000 points gives two times. A few events may be missing without a loss that says so.
+    // Each of the 2,000 points limits the clock twice: by its exit and by the next entry. The kernel may lose
+    // a few events without reporting the loss.
     assert!(count(used) >= 3_800, "{with}");
     assert!(count(left_out) * 100 <= count(used), "{with}");
     assert_eq!(without["kernel_limits"], Value::Null);
@@ -323,7 +324,8 @@ fn events_of_a_guests_kernel_show_the_thread_of_each_cpu_or_refute_kvms_tsc() {
     let whole = guest_mode::recorded();
     let words = guest_mode::word(guest_mode::OFFSET + 1_000_000);
     let wrong = guest_mode::Recorded { words, ..whole.clone() };
-    // In this recording, the threads of both vCPUs may have made the few events of one CPU.
+    // In this recording, one CPU of the guest has few events, and the threads of both vCPUs were in guest
+    // mode at these events.
     let mut short = whole.clone();
     short.guest.truncate(1);
     short.vcpus[1] = short.vcpus[0].clone();
@@ -350,8 +352,8 @@ fn with_the_kernels_events_a_point_reaches_the_kernel_and_jumps_are_missed_as_wi
 
 #[test]
 fn errors_hold_for_missed_jumps_of_the_least_usual_width_of_a_client() {
-    // Client 0 is exact at first, client 1 is inexact later, so the map of both clients is inexact at most
-    // readings.
+    // Client 0 is exact and ends early. Client 1 is inexact and continues, so the map of both clients is
+    // inexact at most readings.
     let mut made = Made::new();
     for (client, points, late) in [(0, 1..20, 1_000), (1, 20..200, 300_000)] {
         let (mut host, mut ring) = (Packet::host(client), Packet::guest(client));
@@ -414,7 +416,8 @@ fn times_by_the_vmms_word_are_exact_and_their_bound_is_that_of_the_points() {
     assert_eq!(after.len(), 100);
     for ((error, bound), (own, least)) in before.into_iter().zip(after) {
         assert_eq!(own, 0);
-        // The VMM's word is as far from the middle of the bounds as the middle is from the truth.
+        // The offset that the VMM declares is true, so the bound grows by the error before: the distance from
+        // the middle of the bounds to the truth.
         let away = least - bound - error.abs();
         assert!(error.abs() > 100 && away.abs() <= 100, "{error}: {bound} {least}");
     }

@@ -206,8 +206,8 @@ fn a_wait_for_a_cpu_is_named_with_who_had_it_and_acquits_nothing() {
     golden("waits", Runs::sides(6, 0.0, 9_000.0).transcript(""));
 }
 
-/// Returns a run of a guest's threads that both kernels recorded, with the times that a thread of the host
-/// and a thread of the guest took.
+/// Returns a run of a guest's threads that both kernels recorded. `stolen` is the time in which a host thread
+/// had the CPU, and `behind` the time in which a guest thread had it.
 fn made_guest_thread(number: u32, [stolen, behind]: [f64; 2]) -> Run {
     let of = |part: Part, more: f64, wait: &str| {
         let mut parts_ns = [0.0; PARTS];
@@ -308,7 +308,7 @@ fn the_exit_whose_handler_is_slower_is_named() {
 fn equal_builds_are_the_same_and_few_runs_have_no_verdict() {
     golden("same", Runs::sides(6, 0.0, 0.0).transcript("--name request"));
     golden("few", Runs::sides(4, 2_500.0, 0.0).transcript("--name request"));
-    // 5 runs a side show a change if there is one name, but not if there are two names.
+    // 5 runs a side suffice to compare regions of one name, but not to compare regions of two names.
     let verdict = |json: Value, at: usize| json["differences"][at]["typical"]["verdict"].clone();
     let runs = Runs::sides(5, 0.0, 0.0);
     assert_eq!(verdict(runs.compare(&["--json"]).json(), 1), "no_verdict");
@@ -467,7 +467,7 @@ fn the_page_has_the_sentences_first_and_names_are_text() {
         let is_labelled = svg.get("role") == "img" && !svg.get("aria-label").is_empty();
         assert!(is_labelled || svg.get("aria-hidden") == "true", "{svg:?}");
     }
-    // An older page is replaced, another file is not.
+    // `--html` replaces an older page, but refuses to replace a file that is no page.
     assert_eq!(runs.compare(&["--html", "page.html"]).code, Some(0));
     assert_eq!(runs.compare(&["--html", "a-01/run.json"]).code, Some(2));
 }
@@ -600,8 +600,8 @@ fn a_thread_with_the_name_of_a_kind_of_causes_is_no_such_cause() {
     assert_eq!(causes, expected);
 }
 
-/// Converts times to lists, with a program's own time in place of the guest's, as versions before 4 have
-/// them.
+/// Converts the parts to the list of versions before 4, in which a program's own time stands in place of the
+/// guest's time.
 fn listed(value: &mut Value) {
     let Value::Object(members) = value else { return };
     if let Some(parts @ Value::Object(_)) = members.get_mut("parts_ns") {
@@ -776,7 +776,8 @@ fn two_commands_are_run_in_turn_and_compared() {
         capability::missing("tracefs", "why threads of the runs waited is not known");
     } else {
         capability::used("tracefs");
-        // Only this part is compared, because beside other load the rest of the time may differ as much.
+        // Other load on the machine may change the rest of the time as much as the sleep does, so only this
+        // part is compared.
         let part = |name: &str| {
             let parts = work["parts"].as_array().unwrap();
             parts.iter().find(|part| part["name"] == name).unwrap()["difference_ns"]

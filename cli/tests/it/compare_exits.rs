@@ -12,7 +12,8 @@ use serde_json::Value;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// Address of the device that the guest loads from and stores to: neither memory nor another device.
+/// Address of the device that the guest loads from and stores to. No memory and no other device has this
+/// address.
 const DEVICE: u64 = 0xc000_0000;
 
 /// Records a guest that makes a load and a store in each of its regions. The VMM needs `slower_ns` more for
@@ -75,8 +76,8 @@ fn compare(runs: usize, regions: u64, slower_ns: u64) -> Option<(Value, String)>
     Some((json["differences"][0].clone(), answer))
 }
 
-/// Returns the difference of a part, or of the VMM's time in the exits for a reason, and half the width of
-/// its interval.
+/// Returns the difference of a part of the time, or of the VMM's time in exits for a reason. The second
+/// number is half of the width of the difference's interval.
 fn difference(of: &Value, list: &str, name: &str) -> (f64, f64) {
     let all = of[list].as_array().unwrap();
     let found = all.iter().find(|change| change["name"] == name).unwrap();

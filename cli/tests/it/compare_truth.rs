@@ -100,8 +100,8 @@ fn a_slower_region_of_a_program_is_named() {
     }
     let _load = Load::start();
 
-    // Tests that run at the same time may slow several of the seven runs by more than the difference. The
-    // comparison then names nothing.
+    // Tests that run at the same time may slow some of the seven runs by more than the difference between the
+    // sides. The comparison then names nothing.
     let mut seen = Vec::new();
     let is_seen = (0..3).any(|_| {
         let json = compare(this_test!(), "7", 4 * PARSE);

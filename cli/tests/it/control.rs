@@ -58,8 +58,8 @@ fn times(events: &[Event], name: &str) -> Vec<i64> {
 fn events_are_switched_off_and_on_while_the_vm_runs() {
     let Some(mut machine) = kvm::machine(1) else { return };
     let dir = tempfile::tempdir().unwrap();
-    // On a busy machine the drain gets no CPU for tenths of a second, in which the guest makes points without
-    // a pause, so the host's ring is large.
+    // On a busy machine, the drain may get no CPU for tenths of a second. The guest makes points meanwhile,
+    // so the host's ring is large.
     let config = SessionConfig::new(dir.path()).with(|config| config.host_ring_bytes = 4 << 20);
     let host = Host::of(dir, config, geometry(1), RingMode::Discard);
     let drain = host.drain();

@@ -221,7 +221,7 @@ fn a_long_text_of_a_file_is_one_short_line_in_a_message() {
     }
 }
 
-/// Makes a function trace `F` with damage: two files that are no symbols, and a file of records that is cut.
+/// Makes a damaged function trace `F`: one file of symbols is a link, and one file of records is cut.
 fn damaged_functions(folder: &Path) {
     let path = data::write(folder);
     fs::remove_file(path.join("kernel.sym")).unwrap();

@@ -13,7 +13,8 @@ use tempfile::TempDir;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// An empty directory of another user: made by this test, or one that every system has.
+/// An empty directory of another user. As root, the test makes this directory; as another user, the test
+/// finds a directory of the system.
 struct Foreign(PathBuf, Option<TempDir>);
 
 impl Foreign {
@@ -75,7 +76,8 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// The traced command stands for another user who may write to the directory above.
+/// The traced command exchanges the directory for a link. Another user who may write to the parent directory
+/// could do the same.
 #[test]
 fn runs_of_a_comparison_whose_directory_is_exchanged_for_a_link_touch_nothing_there() {
     for keep in ["sessions", "samples"] {

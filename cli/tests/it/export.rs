@@ -124,7 +124,8 @@ fn a_reader_of_csv_gets_the_values_of_the_json() {
             }
         }
     }
-    // The texts as a terminal may show them, and no formula.
+    // Each text is escaped for terminals, and `'` stands before texts that a spreadsheet would take for
+    // formulas.
     let expected = [
         "a,b",
         "a\"b",

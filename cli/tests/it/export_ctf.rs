@@ -139,7 +139,7 @@ fn compare(line: &Value, shown: &Shown<'_>) {
         None => assert!(json.is_null(), "{name} of {line}"),
     };
     for name in ["source", "client", "pid", "tid", "cpu", "bound_ns"] {
-        // A report names no thread of a loss.
+        // For lost events, a report names no thread, so only the source and the client are compared.
         if line["type"] != "lost" || name == "source" || name == "client" {
             is(name, &line[name]);
         }

@@ -18,7 +18,7 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 const PIECES: u32 = 21;
 /// Id of the host's trace.
 const HOST: u64 = 0x1000;
-/// Raw ticks of the host at its tick 0.
+/// Value of the host's raw counter at tick 0 of the host's clock.
 const HOST_BASE: u64 = 1_000_000;
 /// Host time in nanoseconds from point to point, and number of points.
 const PERIOD: u64 = 1_000_000;
@@ -80,7 +80,8 @@ fn export(session: &Path, out: &Path) -> String {
     ran.stderr
 }
 
-/// Returns the lines of a report about kernels' switches, each with whether the switch is the guest's.
+/// Returns the lines of a report for switches of kernels. The flag of each line says whether the switch is
+/// the guest's.
 fn switches(args: &[&Path], is_of_guest: impl Fn(&str) -> bool) -> Vec<(bool, Value)> {
     let mut report = HYPERTRACE.command(["report", "--json", "--event", "sched:*"]);
     let report = run(report.args(args)).ok();
@@ -119,8 +120,8 @@ fn time(line: &Value) -> i64 {
     line["ts_ns"].to_string().trim_matches('"').parse().unwrap()
 }
 
-/// Asserts that events are the events of the report, in order of time, with times that differ by at most a
-/// 16th of the report's bound and three nanoseconds.
+/// Asserts that the events found are the expected events, in order of time. Each time may differ by a 16th of
+/// the report's bound plus three nanoseconds.
 #[track_caller]
 fn check(expected: &[(bool, Value)], found: &[(bool, i64)]) {
     assert!(found.is_sorted_by_key(|(_, time)| *time));
@@ -161,7 +162,7 @@ fn the_host_names_the_guest_and_its_vcpus_thread() {
 
 #[test]
 fn the_threads_of_vcpus_are_those_in_whose_guest_mode_the_guests_kernel_was() {
-    // After the swap, the points claim the opposite of the truth.
+    // After this swap, the points name the wrong vCPU for each CPU of the guest's kernel.
     let mut recorded = guest_mode::recorded();
     recorded.guest.swap(0, 1);
     recorded.options = vec![trace_id(HOST), tsc2nsec(1 << 20, 20)];

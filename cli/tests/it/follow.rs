@@ -163,8 +163,8 @@ fn threads_and_new_files_are_shown_once_and_in_order_to_each_reader() {
     assert!(files > 10, "{files}");
     for follower in followers {
         let (code, shown, said) = follower.join().unwrap();
-        // A machine that stalls a thread may make events late, and a message then says so; no event is
-        // missing.
+        // If a machine stalls a thread, the follower may show events late, and then says so. The follower
+        // never misses an event.
         let is_late = said.contains("came too late");
         assert!(code == Some(0) && (said.is_empty() || is_late), "{code:?} {said}");
         let mut next = [0; 3];

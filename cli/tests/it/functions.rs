@@ -62,8 +62,8 @@ impl Recorded {
         run(HYPERTRACE.command(arguments.iter().copied()).current_dir(self.folder.path()))
     }
 
-    /// Exports the session and the functions for uftrace, and returns the lines of each release of uftrace
-    /// that is here.
+    /// Exports the session and the functions for uftrace. Returns the lines that each installed release of
+    /// uftrace replays.
     fn replays(&self) -> Vec<Vec<String>> {
         let program = self.program.display().to_string();
         let command = ["export", "S", "F", "--to", "uftrace", "-o", "U", "--symbols", &program];
@@ -354,7 +354,7 @@ fn a_session_without_functions_is_not_exported() {
     assert!(!recorded.path("U").exists());
 }
 
-/// Makes the directory of a small function trace, whose kernel calls `functions` more functions.
+/// Makes the directory of a small function trace, in which the kernel calls `functions` further functions.
 fn made(folder: &Path, functions: u64) -> PathBuf {
     let path = data::write(folder);
     let (mut symbols, mut records) = (String::new(), Vec::new());

@@ -1,5 +1,6 @@
-//! Output of `functions` and other commands for a function trace: for people, names of functions in C++ and
-//! Rust are as in the source; for other tools, the names are symbols. On a terminal, the progress is shown.
+//! Output of `functions` and of other commands for a function trace. For people, the commands show names of
+//! C++ and Rust functions as in the source. For other tools, the commands show symbols. On a terminal, the
+//! progress is shown.
 
 use std::fs;
 use std::path::PathBuf;
@@ -22,7 +23,8 @@ const FUNCTIONS: [(u64, &str, &str); 4] = [
     (0x1300, "_RNvNtCs1234_7program6worker4work", "program::worker::work"),
 ];
 
-/// A trace `F` in which each of the functions calls the next function, and their symbols in `symbols`.
+/// A function trace `F` in which each function of [`FUNCTIONS`] calls the next function. The file `symbols`
+/// has their symbols.
 struct Traced(TempDir);
 
 impl Traced {

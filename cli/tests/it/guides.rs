@@ -349,7 +349,8 @@ fn the_commands_of_the_guide_for_comparisons_work() {
 
     let Some(ran) = place.run(&commands("docs/compare.md")) else { return };
 
-    // The page compares what was just recorded, and then what is kept.
+    // The page compares the sessions right after their recording, and then once more from the directory that
+    // keeps them.
     assert_eq!(
         ran.stdout.matches("\n  24,000 regions of 6 runs, 24,000 of 6\n").count(),
         2,

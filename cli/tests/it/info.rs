@@ -1,4 +1,4 @@
-//! `hypertrace info` where there is no session shows what this machine can do.
+//! `hypertrace info` shows what this machine can do if there is no session.
 
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::kvm;

@@ -51,7 +51,8 @@ fn json_has_the_thread_and_the_bound() {
     golden("json", HYPERTRACE.transcript(&[session()], &["report S --json --event sched:*"]));
 }
 
-/// Format of an event whose field `data` has a vector and, in the three bits above, a mode with names.
+/// Format of an event with the field `data`. The low bits of `data` are a vector, and the three bits above
+/// are a mode with names.
 const MSI: &str = "name: msi
 ID: 930
 format:
@@ -198,7 +199,7 @@ fn info_of_a_file_says_who_recorded_it_and_what_is_not_used() {
 
 #[test]
 fn stat_counts_the_kernels_events_and_losses() {
-    // The file has none of the kernel's own counters, so there may be losses without a place.
+    // The file lacks the kernel's own counters of losses, so `info` cannot tell where losses were.
     golden("info", HYPERTRACE.transcript(&[session()], &["info S", "info S --json"]));
 }
 
@@ -213,8 +214,8 @@ fn a_damaged_kernel_dat_is_refused_by_name_and_offset() {
 fn a_kernel_dat_of_another_boot_is_refused_with_what_to_do() {
     let session = of_boots(Some(made::BOOT), Some(made::OTHER_BOOT));
     let refused = HYPERTRACE.transcript(&[&session], &["report S", "info S"]);
-    // As the message says, the file is moved away and shown with the session. An offset by hand places the
-    // file.
+    // As the message says, the file is moved away and shown with the session. The offset after `@` puts the
+    // file's events on the session's timeline.
     let moved = tempfile::tempdir().unwrap();
     fs::rename(session.path().join("kernel.dat"), moved.path().join("other.dat")).unwrap();
     let offset = made::START_NS + 40_500 - 1_039_000;
@@ -251,7 +252,7 @@ fn a_kernel_dat_whose_contents_cannot_be_found_is_cut_and_can_be_moved_away() {
     golden("cut_list", refused + &moved);
 }
 
-/// An event in a form that both readers give: CPU, nanoseconds, thread, name, fields.
+/// CPU, nanoseconds, thread, name and fields of an event, by trace-cmd or by `report`.
 type Shown = (u32, i64, u32, String, String);
 
 /// Runs trace-cmd.
@@ -277,7 +278,7 @@ fn of_trace_cmd(line: &str) -> Option<Shown> {
     Some((cpu, time, tid, name.trim().to_owned(), format!(" {} ", fields.trim())))
 }
 
-/// Returns whether a field has the same value in trace-cmd's line, in one of the kernel's notations.
+/// Returns whether trace-cmd's line shows this value of the field, in any notation that the kernel uses.
 fn has_field(line: &str, name: &str, value: &Value) -> bool {
     let forms = match value {
         Value::Number(n) => {

@@ -45,8 +45,8 @@ fn a_killed_demo_is_read_to_its_end() {
         span,
         start,
         |(dir, vcpus, demo, before)| {
-            // A look fails if a header is being written or a file is being truncated, and is then tried
-            // again.
+            // A read of the session fails while the demo writes a header or truncates a file, so the test
+            // reads again.
             let mut looks = (0..100).map(|_| packets::committed(dir.path()));
             *before = looks.find_map(Result::ok).expect("a session").all();
             kill::kill(demo) && is_mid_run(dir.path(), *vcpus)

@@ -1,5 +1,5 @@
-//! A guest of the 2016 interface on the PCI bus of a VM, with the config page, argument slots and registers
-//! of that interface's driver: every event is recorded with its client and its arguments.
+//! A guest of the 2016 interface on the PCI bus of a VM. The guest uses the config page, argument slots and
+//! registers as the driver of that interface does. Every event is recorded with its client and its arguments.
 
 use hypertrace_guest::{Args, Program, layout};
 use hypertrace_tests::command::Hypertrace;

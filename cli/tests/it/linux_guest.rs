@@ -15,12 +15,12 @@ use serde_json::{Value, json};
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 /// Events of each of four threads.
 const EVENTS: u64 = if FULL_SIZE { 250_000 } else { 20_000 };
-/// Points of each thread: by a shared file, where a point takes a millisecond, and by vfio-user.
+/// Number of points of each thread with a shared file, where a point takes a millisecond, and with vfio-user.
 const FILE_POINTS: u64 = if FULL_SIZE { 250 } else { 100 };
 const SOCKET_POINTS: u64 = if FULL_SIZE { 2_500 } else { 250 };
 
-/// Runs the program in a guest with this device. `clock` has the clock that the guest's environment names,
-/// and the clock that the program then takes.
+/// Runs the program in a guest with this device. `clock` is the clock that the guest's environment requests,
+/// and the clock that the program then uses.
 #[track_caller]
 fn run(linux: &Linux, folder: &Path, device: &[String], points: u64, clock: (&str, &str)) {
     let program = static_program("hypertrace-linux-guest");
@@ -46,8 +46,8 @@ pub fn check(session: &Path, stat: &Value, runs: u64, events: u64, points: u64) 
     }
 }
 
-/// Asserts that each thread's events and points are in order, from the first one on, in each run of the
-/// program, and that the last run has all of them.
+/// Asserts that in each run of the program, each thread's events and points are numbered in order from 0 on.
+/// The last run must have all of them.
 #[track_caller]
 pub fn check_numbers(session: &Path, events: u64, points: u64) {
     let mut next: BTreeMap<(u64, String), u64> = BTreeMap::new();
@@ -76,7 +76,8 @@ fn a_guest_with_a_shared_file_loses_nothing_over_two_boots() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::of_file(HYPERTRACE, folder.path());
 
-    // The kernel has dropped the TSC, because the kernel does not know that an emulator's CPUs have one TSC.
+    // The guest's kernel does not use the TSC, because the kernel does not know that all CPUs of an emulator
+    // share one TSC.
     for clock in [("", "Counter"), ("monotonic_raw", "MonotonicRaw")] {
         run(&linux, folder.path(), &server.device, FILE_POINTS, clock);
     }

@@ -23,13 +23,13 @@ const EVENTS: u64 = 2_000;
 const POINTS: u64 = 20;
 /// Regions of each of four threads and each kind.
 pub const ROUNDS: u64 = 10;
-/// The events that cost least, for regions whose times are compared with the kernel's own counts.
+/// Events with the least overhead, because the test compares regions' times with the kernel's own counts.
 const SWITCHES: &str = "-e sched:sched_switch -e 'sched:sched_wakeup*'";
 /// Processes that wait for a timer and processes that work, between two marks.
 const SCRIPT: &str =
     "mark --begin boot; sleep 0.5; head -c 2000000 /dev/urandom | gzip >/dev/null; mark --end boot";
 
-/// Thread of the guest, by the switches of the guest's kernel.
+/// State of a guest's thread, as the switches of the guest's kernel show the state.
 #[derive(Debug, Default)]
 struct Thread {
     /// Whether the thread has a CPU; `None` before its first switch.
@@ -39,8 +39,9 @@ struct Thread {
     off: u64,
 }
 
-/// Returns `hypertrace` for a guest. In a release build, this is the program without libraries, built by the
-/// documented command, which takes minutes. In a debug build, it is this build's program, with its libraries.
+/// Returns the files of the program `hypertrace` that a guest needs. In a release build, this is the program
+/// without libraries, built by the documented command, which takes minutes. In a debug build, it is this
+/// build's program, with its libraries.
 pub fn recorder() -> Vec<(String, PathBuf)> {
     if cfg!(debug_assertions) {
         let mut files = libraries_of(Path::new(HYPERTRACE.0)).unwrap();
@@ -130,9 +131,9 @@ fn the_kernel_of_a_guest_stands_beside_its_programs() {
     Linux::used();
 }
 
-/// Asserts that each numbered event was made while its thread had a CPU, by the switches of the guest's
-/// kernel as `forward` sent them, and that there are more than `least` such events. Returns the number of
-/// switches, and the number of all events of the kernel.
+/// Asserts that each numbered event was made while its thread had a CPU, as the switches that `forward` has
+/// sent show. Asserts also that there are more than `least` such events. Returns the number of switches, and
+/// the number of all events of the kernel.
 #[track_caller]
 pub fn check_cpus(session: &Path, least: u64) -> (usize, u64) {
     // Switches of the host's kernel are left out.
@@ -293,9 +294,10 @@ pub fn check_regions_by_both(session: &Path) {
     assert!(of("sleeping", "blocked_ns") > of("sleeping", "guest_ns"));
 }
 
-/// Returns two measures of the CPU time in nanoseconds of the regions that compute, each with a tolerance: by
-/// readings that the threads made within the regions, and by readings around the regions. Returns also a
-/// function that returns the time of a part of the regions of a name.
+/// Returns the CPU time in nanoseconds of the regions `working`, as their threads have read it: the sum of
+/// the readings inside the regions less a tolerance, and the sum of the readings around the regions plus a
+/// tolerance. The returned function takes a region's name and a part's name, and returns the part's time in
+/// all regions of this name.
 #[track_caller]
 fn regions_of(session: &Path) -> (f64, f64, impl Fn(&str, &str) -> f64) {
     // The threads have read their CPU time just inside and just outside of their regions. On a busy host, a
@@ -330,8 +332,8 @@ fn regions_of(session: &Path) -> (f64, f64, impl Fn(&str, &str) -> f64) {
     ((within - tolerance) as f64, (around + tolerance) as f64, of)
 }
 
-/// Asserts that the time of a script is divided among the guest's processes for which the script waited, and
-/// the timer of one of these processes.
+/// Asserts that the critical path divides all of the script's time: among the processes for which the script
+/// waited, and the timer of the process `sleep`.
 #[track_caller]
 fn check_path(session: &Path) {
     let mut regions = HYPERTRACE.command(["regions", "--json", "--path", "--name", "boot"]);

@@ -81,7 +81,7 @@ fn a_session_survives_kills_of_qemu_reboots_and_a_kill_of_its_server() {
     first.kill();
     let killed = check(&session, &Value::Null);
 
-    // A new QEMU starts, whose guest reboots in it.
+    // The test starts a new QEMU, and its guest reboots, too.
     let second = linux.start(folder.path(), &device, &programs, &script);
     let all = recorded(&session) + 5 * EVENTS;
     wait_until("some boots", || recorded(&session) > all);

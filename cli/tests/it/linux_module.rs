@@ -138,7 +138,7 @@ fn a_plain_user_traces_by_the_module_beside_the_kernels_own_events() {
             "ls: /dev/hypertrace: No such file",
             "removed: 0",
             "tested: 0",
-            // The kernel has dropped the TSC, although an emulated CPU has a TSC.
+            // The guest's kernel does not use the TSC, although an emulated CPU has a TSC.
             "write-combining, clock counter (emulated)",
         ],
     );
@@ -265,14 +265,14 @@ fn a_guest_learns_that_its_server_has_ended() {
 
 #[test]
 fn programs_outlive_their_device_and_count_what_is_lost() {
-    // With so many events, a program still runs when its device goes away.
+    // Number of events that keeps a program running until its device is gone.
     const EVENTS: u64 = 1_000_000;
     let Some(linux) = Linux::find() else { return };
     let Some(module) = Module::build(&linux) else { return };
     let folder = tempfile::tempdir().unwrap();
     let server = Server::of_file(HYPERTRACE, folder.path());
-    // The first program has the memory by sysfs until the driver takes the memory. The second program has the
-    // memory by the driver until the driver loses the memory.
+    // The first program maps the device's memory through sysfs until the driver binds the device. The second
+    // program maps the memory through the driver until the device is unbound from the driver.
     let script = format!(
         r#"
         begin() {{ program {EVENTS} 0 >/tmp/$1 2>&1 & until grep -q found /tmp/$1; do :; done; usleep 100000; }}
@@ -284,7 +284,7 @@ fn programs_outlive_their_device_and_count_what_is_lost() {
 
     let console = run(&linux, &module, folder.path(), &server.device, &script);
 
-    // Some of the programs' events had no room.
+    // Both programs exit with 1, because some of their events had no room in a ring.
     assert_says(&console, &["sysfs: 1", "module: 1"]);
     assert_eq!(console.matches("hypertrace: the device is gone").count(), 2, "{console}");
     let lost = console.lines().filter_map(|line| {
@@ -331,7 +331,8 @@ fn leases_wait_for_nobody_elses_ring_or_mappings_and_dropped_events_kick_no_host
     let (_, dropped) = console.split_once("hypertrace_test: of 600000 events dropped ").unwrap();
     let dropped: u64 = dropped.lines().next().unwrap().trim().parse().unwrap();
     assert!((100_000..200_000).contains(&dropped), "{dropped}");
-    // Events that stay in a ring make fewer than 100 kicks in a second; blocks and pauses make some more.
+    // For events that stay in a ring, the module kicks the host fewer than 100 times in a second. Full blocks
+    // and pauses cause some more kicks.
     let kicks = chip.count(Counter::KickTrapped);
     assert!((1..50_000).contains(&kicks), "{kicks}");
     assert_eq!(server.join().unwrap(), End::Closed);
@@ -426,7 +427,7 @@ fn a_guest_lives_while_a_host_writes_anything_anywhere() {
 
     let console = thread::scope(|scope| {
         scope.spawn(|| {
-            // The module has found the device when the first event is recorded.
+            // The host records an event only after the module has found the device.
             wait_until("an event", || {
                 HYPERTRACE.info(&server.session)["total"]["events"] != 0 || ended.load(Relaxed)
             });

@@ -37,7 +37,8 @@ fn run(
         ("71-hypertrace-uio.rules", "etc/udev/rules.d/71-hypertrace-uio.rules"),
         ("hypertrace.sysusers.conf", "etc/sysusers"),
     ] {
-        // Without the driver, the second file is left out, as on a guest where nobody installs that file.
+        // Without the driver, the guest gets no rules for uio, as on a guest where nobody installs these
+        // rules.
         if !modules.is_empty() || !from.contains("uio") {
             files.push((to.to_owned(), shipped.join(from)));
         }

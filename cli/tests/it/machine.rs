@@ -160,7 +160,8 @@ fn the_demos_time_is_divided_by_kvms_own_entries_and_exits() {
         let of = names.iter().filter(|event| event["name"].as_str().unwrap().ends_with(name));
         of.map(|event| event["count"].as_u64().unwrap()).sum()
     };
-    // The vCPU is in the kernel at the beginning and at the end, so each entry has its exit.
+    // The vCPU is outside of guest mode when the recording begins and when it ends, so each entry has its
+    // exit.
     let (entries, exits) = (count("kvm_entry"), count("kvm_exit"));
     assert!(entries == exits && exits >= 1_000, "{entries} entries, {exits} exits");
 

@@ -69,8 +69,8 @@ fn the_demos_time_is_divided_by_the_exits_of_aarch64() {
     let (entries, exits) = (count("kvm_entry"), count("kvm_exit"));
     assert!(entries == exits && exits >= 1_000, "{entries} entries, {exits} exits");
 
-    // If the relation of the kernel's clock to the counter were wrong, times of the kernel's events would
-    // contradict reference points, and would be left out.
+    // If the kernel's clock were converted wrongly to the counter, times of the kernel's events would
+    // contradict the reference points. `info` would then count them as left out.
     let info = &info["sessions"][0];
     assert_eq!(info["kernel_limits"], json!({ "used": 2_000, "left_out": 0 }), "{info}");
     let batch = &regions["regions"][0];
@@ -84,7 +84,8 @@ fn the_demos_time_is_divided_by_the_exits_of_aarch64() {
     let exits = batch["total"]["exits"].as_array().unwrap();
     let of_points = exits.iter().find(|exit| exit["reason"] == "mmio write").unwrap();
     assert!(of_points["count"].as_f64().unwrap() >= 1_000.0, "{of_points}");
-    // KVM's own names for exits that are no access: an interrupt of the host, a fault of the second stage.
+    // Exits that are no access to a device have KVM's own names, such as an interrupt of the host or a fault
+    // of the second stage.
     let known = ["mmio write", "mmio read", "irq", "dabt_low", "iabt_low", "wfx", "sys64", "other"];
     let is_known = |exit: &Value| known.contains(&exit["reason"].as_str().unwrap());
     assert!(exits.iter().all(is_known), "{exits:?}");

@@ -192,7 +192,7 @@ fn programs_of_hostile_contents_are_refused_in_little_memory_and_time() {
     let shown = listed(&whole, whole.len() as u64).ok();
     assert!(shown.contains("opened") && shown.contains("path:str mode:u64"), "{shown}");
 
-    // A sparse file of 64 GiB, most of which the sections fill.
+    // In a sparse file of 64 GiB, the table of sections takes most of the space.
     let said = listed(&program(&library_note("opened()"), 1 << 30), 1 << 36).failed(2);
     assert!(said.contains("1,073,741,824 sections or segments, more than the 16,384"), "{said}");
     let fields = vec!["f"; 4 << 20].join(",");

@@ -30,7 +30,7 @@ fn every_reference_point_is_between_its_vcpus_exit_and_next_entry() {
     let geometry = Geometry { clients: VCPUS, ..Geometry::default() };
     let control =
         layout::DEVICE + geometry.window_offset(Region::Control) + geometry.control_pages_offset();
-    // For each vCPU, the VMM's last event about the vCPU, and the number of points since that event.
+    // The VMM's last event about each vCPU, and the number of points since that event.
     let mut last: BTreeMap<u64, (&Line, u64)> = BTreeMap::new();
     let mut points = 0;
 

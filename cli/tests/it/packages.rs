@@ -1,4 +1,5 @@
-//! Packages for users: installed over an older version in a root without anything else, used, and removed.
+//! Tests of the packages for users: a test installs the packages over an older version in an otherwise empty
+//! root, uses the programs, and removes the packages.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,8 +16,8 @@ use tempfile::TempDir;
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// Returns packages of the programs that `cargo xtask full` has built for users, or of the tests' programs;
-/// `None` without dpkg, which makes the packages.
+/// Returns the packages that `cargo xtask full` has built for users, or else packages of the tests' programs.
+/// Returns `None` without dpkg, because dpkg makes the packages.
 fn packages(folder: &TempDir) -> Option<PathBuf> {
     if let Some(made) = std::env::var_os("HYPERTRACE_TEST_PACKAGES") {
         return Some(root().join(made));

@@ -66,7 +66,8 @@ fn outputs(session: &Path, folder: &Path, options: &[&str]) -> [PathBuf; 4] {
     ]
 }
 
-/// Makes a session with everything that has a form of its own, and a name that is not UTF-8.
+/// Makes a session with everything that the trace represents in its own way, and with a name that is not
+/// UTF-8.
 pub(crate) fn session() -> Made {
     let all = [200, (-3i64) as u64, 0.5f64.to_bits(), 1, 0xdead];
     let mut words = all.to_vec();

@@ -33,8 +33,8 @@ const PARTS: &str = "select s.name name, count(*) count, sum(s.dur) ns from slic
 /// Switches of each CPU of the host and of guests.
 const SWITCHES: &str = "select ifnull(c.machine_id, 0) > 0 guest, c.cpu cpu, count(*) count
     from sched s join cpu c using(ucpu) group by 1, 2";
-/// Other counts. This importer links flows of one machine only, so a flow leads from an exit to the point on
-/// its thread.
+/// Other counts. This importer links flows only within one machine, so the host's flow leads from an exit to
+/// the point on the exit's thread.
 const COUNTS: &str = "select (select count(*) from sched) switches,
     (select count(*) from flow f join slice a on a.id = f.slice_out join track t on t.id = a.track_id
         join slice b on b.id = f.slice_in where t.name = 'exits' and b.name = 'round_done'
@@ -171,7 +171,7 @@ fn number(value: &Value) -> u64 {
 impl Imported {
     /// Asserts that each CPU has its switches, and that guests have some if they have recordings. Each
     /// recording of a guest except the last recording may have ended while a CPU was in use. `report` does
-    /// not show such an end.
+    /// not show how a recording ends.
     pub(crate) fn assert_switches(&self, of_guests: u64) {
         let (found, wanted) = &self.switches;
         let is_of_guests = of_guests > 0;

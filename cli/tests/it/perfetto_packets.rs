@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What viewers from version 58 on expect of packets, which Perfetto's own package decodes here. No importer
-//! of that version runs in these tests.
+//! Packets in the form that Perfetto's viewers expect from version 58 on. Perfetto's own package decodes the
+//! packets here. No importer of that version runs in these tests.
 
 use crate::perfetto::{READER, SCRIPT, session, with_boot_time};
 use hypertrace_test_support::guest_mode::TIDS;

@@ -35,7 +35,8 @@ fn after_a_second_a_terminal_shows_what_is_done_and_the_line_is_removed_at_the_e
     let mut command = HYPERTRACE.command(["report", "--json"]);
     command.arg(&dir).stdout(Stdio::piped()).stderr(terminal);
     let mut report = command.spawn().unwrap();
-    // Only the command holds the terminal now, so the command's end ends what is read here.
+    // Dropping the command closes this process's copies of the terminal. So the terminal reads as ended when
+    // the command ends.
     drop(command);
 
     // The command waits, because nobody reads the pipe yet.

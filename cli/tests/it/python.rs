@@ -179,7 +179,7 @@ fn a_region_of_a_task_is_inside_the_regions_of_its_own_task_alone() {
     assert_eq!(said, "");
     let [requests, loads] = ["request_begin", "load_begin"].map(|name| fields(&lines, name));
     assert_eq!((requests.len(), loads.len()), (4, 4));
-    // All requests begin first, so the order of the begins tells no parent.
+    // All requests begin before the first load, so the parent cannot be derived from the order of the begins.
     for (request, load) in requests.iter().zip(&loads) {
         assert_eq!((&request["parent"], &load["parent"]), (&json!(0), &request["id"]));
         assert_eq!((&request["target"], &load["target"]), (&json!("__main__"), &json!("__main__")));

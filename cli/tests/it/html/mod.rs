@@ -1,5 +1,5 @@
-//! A parser of HTML that accepts only text that all browsers surely read alike: elements that are closed in
-//! order, quoted attributes, and no plain `<` or `&` in text.
+//! A parser of a strict subset of HTML, because all browsers read this subset alike: elements that are closed
+//! in order, quoted attributes, and no plain `<` or `&` in text.
 
 use std::collections::BTreeMap;
 

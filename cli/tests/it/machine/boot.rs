@@ -1,4 +1,5 @@
-//! Boots of virtual machines, divided into stages, where the tests know what made a boot slower.
+//! Boots of virtual machines, divided into stages. The tests cause the slow part of a boot, and expect `boot`
+//! to name this part.
 
 use super::{FUNCTIONS, HYPERTRACE, json};
 use hypertrace_tests::command::run;
@@ -14,8 +15,8 @@ fn vm(linux: &Linux, folder: &Path, machine: &str) -> String {
     line_of(&linux.command(folder, &["-accel", "kvm"], &options, &[], "echo booted"))
 }
 
-/// Asserts that the stages of a boot follow one another, and that the exits of vCPUs and the time of their
-/// threads fit in.
+/// Asserts that each stage of a boot begins where the stage before ends, and that the counts of exits and the
+/// times of threads fit the stages.
 #[track_caller]
 fn check(boot: &Value) {
     let stages = boot["stages"].as_array().unwrap();
@@ -42,8 +43,8 @@ fn check(boot: &Value) {
 }
 
 /// Runs a script that records the boots of two sides by `boots SIDE COMMAND..`. Returns the folder with the
-/// boots, and a function that returns what `boot --of .. --with` shows of the two sides with the given
-/// options.
+/// boots, and a function. The function returns the comparison of both sides by `boot --of .. --with` with the
+/// given options.
 #[track_caller]
 fn compared(machine: &Machine, script: &str) -> (PathBuf, impl Fn(&[&str]) -> String) {
     let script = format!(

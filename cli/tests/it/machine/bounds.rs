@@ -1,5 +1,5 @@
-//! The bounds of a guest's times where the host's kernel is not recorded, so that only reference points
-//! relate the guest's clock to the host's.
+//! Bounds of a guest's times if the host's kernel is not recorded. Then only reference points relate the
+//! guest's clock to the host's clock.
 
 use super::clock::{LOAD_PTP, distances, ptp};
 use super::{FILE, HYPERTRACE, kvm_guest, program, run};
@@ -9,7 +9,7 @@ use hypertrace_tests::linux::Linux;
 use hypertrace_tests::machine::Machine;
 use std::collections::BTreeMap;
 
-/// Maximum bounds in nanoseconds: of half of a program's events, and of all events.
+/// Maximum bound in nanoseconds of the more exact half of a program's events, and of all events.
 const HALF: u64 = 2_000_000;
 const ALL: u64 = 10_000_000;
 
@@ -20,8 +20,8 @@ fn times_have_small_bounds_without_root_on_the_host() {
     let folder = tempfile::tempdir().unwrap();
     let files = [ptp(&linux), vec![program()], recorder()].concat();
     let (readings, events, points) = (300, 40_000, 100);
-    // The first program makes a point every ten milliseconds. The second program makes as many points as four
-    // threads can have answered.
+    // The first program makes a point every ten milliseconds. The second program makes points one after the
+    // other, as fast as the host answers four threads.
     let script = format!(
         "{LOAD_PTP}; hypertrace forward ptp {readings} 10; echo \"ended: $?\"
         hypertrace forward program {events} {points}; echo \"ended: $?\""
@@ -55,17 +55,18 @@ fn times_have_small_bounds_without_root_on_the_host() {
         let kind = source.split_once(' ').map_or(&**source, |(_, name)| name);
         found.insert(kind.to_owned(), (half, all));
     }
-    // The kernel's recorder makes few points. The program `ptp` makes many points. Still, the median bound on
-    // the error of the recorder's events is only 0.8 to 1.3 times the largest bound of `ptp`. If only the
-    // recorder's own points counted, the median bound would be 2 to 5 times the largest bound of `ptp`.
+    // The kernel's recorder makes few points. The program `ptp` makes many points. `ptp`'s points limit the
+    // kernel's events, too: the median bound of the recorder's events is only 0.8 to 1.3 times the largest
+    // bound of `ptp`. If only the recorder's own points counted, the median bound would be 2 to 5 times the
+    // largest bound of `ptp`.
     assert!(2 * found["guest-kernel"].0 <= 3 * found["ptp"].1, "{found:?}");
     // The true distances are within the bounds.
     let (distances, bound) = distances(&session);
     let (least, middle) = (distances[0], distances[distances.len() / 2]);
     println!("bound {bound} ns, distances from {least} ns, half of them to {middle} ns");
     let bound = bound as i64;
-    // An event's time is later than the event's reading of the other clock. The difference is the time that
-    // the machine took in between.
+    // A program reads the other clock before the event gets its time, so an event's time is later than this
+    // reading. The difference is the time that the machine took between the two.
     assert!(least > -bound - 3_000 && middle < bound + 10_000, "{bound}: {distances:?}");
     assert_eq!(distances.len(), readings);
     Linux::used();

@@ -19,9 +19,9 @@ pub fn ptp(linux: &Linux) -> Vec<(String, PathBuf)> {
 /// Command that such a guest runs first.
 pub const LOAD_PTP: &str = "insmod /ptp_kvm.ko";
 
-/// A reading of ptp_kvm: the guest's CLOCK_MONOTONIC_RAW and the host's CLOCK_REALTIME at one instant, and
-/// the host times of the events before and after the reading, each with its own reading of
-/// CLOCK_MONOTONIC_RAW.
+/// A reading of ptp_kvm: the guest's CLOCK_MONOTONIC_RAW and the host's CLOCK_REALTIME at one instant.
+/// `before` and `after` are the two events around the reading: each event's host time, and the
+/// CLOCK_MONOTONIC_RAW that the event recorded.
 #[derive(Debug, Default)]
 struct Reading {
     before: (i64, i64),
@@ -83,8 +83,8 @@ fn a_guests_times_are_those_of_kvms_own_clock() {
     assert_eq!(distances.len(), 24);
     println!("bound {bound} ns, distances {distances:?} ns");
     assert!(bound <= 1_000, "{bound}");
-    // An event's time is later than the event's reading of the other clock, by as long as the machine took in
-    // between.
+    // A program reads the other clock before the event gets its time. So an event's time is later than this
+    // reading, by as long as the machine took between the two.
     let (least, middle) = (distances[0], distances[distances.len() / 2]);
     assert!((-3_000..3_000).contains(&least) && middle < 5_000, "{distances:?}");
 
@@ -100,7 +100,7 @@ fn a_guests_times_are_those_of_kvms_own_clock() {
         offsets.len() >= 2 && offsets.iter().all(|of| *of < 0 && *of == offsets[0]),
         "{info:#}"
     );
-    // All events of a guest CPU's kernel lie in guest mode of the one thread that runs this CPU.
+    // Exactly one host thread was in guest mode at all events of each guest CPU's kernel.
     let cpus = info["guest_cpus"].as_array().unwrap();
     let threads = cpus.iter().map(|cpu| match &cpu["threads"].as_array().unwrap()[..] {
         [only] if cpu["events"].as_u64() >= Some(100) => only.as_u64(),

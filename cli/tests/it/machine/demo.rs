@@ -1,4 +1,4 @@
-//! The demo's time on a host CPU that another program wants, too.
+//! The time of the demo on a host CPU that another program uses at the same time.
 
 use super::{HYPERTRACE, json};
 use hypertrace_tests::machine::Machine;
@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// Returns the time that all regions waited for a CPU behind a thread of each name, by `regions --json`, and
-/// asserts that the times of regions add up.
+/// Returns, for each thread name, how long all regions waited for a CPU while a thread of this name had the
+/// CPU. Asserts that the times in `regions --json` add up.
 #[track_caller]
 fn behind(file: &Path) -> BTreeMap<String, u64> {
     let regions = json(file);

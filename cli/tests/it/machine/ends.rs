@@ -1,4 +1,5 @@
-//! A guest of KVM whose programs, kernel or QEMU end in the middle of a trace, or that goes back in time.
+//! A guest of KVM that loses its programs, its kernel or QEMU in the middle of a trace, or that is restored
+//! to an earlier state.
 
 use super::{COMMANDED, FILE, HYPERTRACE, kvm_guest, program, run};
 use crate::linux_deaths::check_kills;
@@ -15,8 +16,8 @@ use std::path::Path;
 /// Number of events and points of each of four threads of a program that runs for some seconds.
 const EVENTS: u64 = 200_000;
 const POINTS: u64 = 2_000;
-/// Number of events of all threads after which each thread has made some events, and the program is in its
-/// middle.
+/// Number of events of all threads. When so many events are recorded, each thread has made some events, and
+/// the program is in its middle.
 const SOME: u64 = 40_000;
 
 /// For each lease and thread, the numbers of events that were recorded without a gap.
@@ -53,8 +54,8 @@ fn check_total(shared: &Path) {
         (&stat["total"]["lost"], &stat["unusable_reference_points"]),
         (&json!(0), &json!(0))
     );
-    // A restored VM's CPUs may have two times, because a slow machine may give one CPU its TSC a second after
-    // the other CPU.
+    // The CPUs of a restored VM may disagree about the time, because a slow machine may set the TSC of one
+    // CPU a second after the TSC of another CPU.
     let offsets = fs::read_to_string(shared.join("offsets")).unwrap_or_default();
     let offsets: BTreeSet<&str> = offsets.lines().collect();
     let allowed: &[&str] = if offsets.len() > 1 { &["time_backwards", "time_future"] } else { &[] };
@@ -63,7 +64,7 @@ fn check_total(shared: &Path) {
 }
 
 /// Asserts that a guest with this device reboots in mid-trace. Asserts also that a server with these options
-/// has the events of each boot up to some event, and has each event once.
+/// records the first events of each boot without a gap, and each event once.
 #[track_caller]
 fn check_reboots(served: &str, device: &[&str]) {
     let (Some(machine), Some(linux)) = (Machine::find(), Linux::find()) else { return };

@@ -25,7 +25,7 @@ fn check_session(session: &Path) {
     check_numbers(session, EVENTS, POINTS);
 }
 
-/// Asserts that the host's kernel entered a guest in this session, and left the guest as often.
+/// Asserts that the host's kernel recorded entries to guests in this session, and as many exits.
 #[track_caller]
 fn check_host(shared: &Path) {
     let names = json(&shared.join("names"));
@@ -98,7 +98,8 @@ fn a_guest_stands_beside_its_kernel_by_vfio_user() {
     Linux::used();
 }
 
-/// Runs programs, and a kernel that panics, in a guest with the module and this device, which `serve` serves.
+/// Runs programs in a guest with the module and this device, and then makes the guest's kernel panic. `serve`
+/// serves the device.
 #[track_caller]
 fn check_module(served: &str, device: &[&str]) {
     let (Some(machine), Some(linux)) = (Machine::find(), Linux::find()) else { return };

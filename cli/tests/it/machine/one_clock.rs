@@ -15,10 +15,10 @@ const EVENTS: u64 = 10_000;
 const POINTS: u64 = 20;
 
 /// Boots a guest with these kernel parameters, and runs these commands first. Asserts that a program, the
-/// module and `forward` choose the same clock: the module prints the clock as `counter`, the program prints
-/// `program_has`, and the session has `kind` and `reason`. Asserts also that each event of the program lies
-/// between two switches of the program's thread, both by the switches that `forward` recorded and by the
-/// switches that the module recorded.
+/// module and `forward` choose the same clock: the module prints `counter`, the program prints `program_has`,
+/// and the session states `kind` and `reason`. Asserts also that each event of the program lies between two
+/// switches of the program's thread, both by the switches that `forward` recorded and by the switches that
+/// the module recorded.
 #[track_caller]
 fn check(
     parameters: &str,

@@ -104,7 +104,7 @@ fn a_host_and_its_guest_by_trace_cmd_are_in_the_order_that_trace_cmd_shows() {
     let expected = offset as f64 / frequency * 1e9;
     for (alone, event) in events(&[&guest]).iter().zip(ours.iter().filter(|event| event.1)) {
         let found = alone.0 as f64 - event.0 as f64;
-        // The session has measured the counter's frequency, and the kernels' clocks multiply by 32 bits, so
+        // The frequency in the session is measured, and the kernels convert ticks with a 32-bit factor, so
         // times differ a little.
         assert!((found - expected).abs() < expected.abs() / 1e6, "{found} {expected} {event:?}");
     }

@@ -1,9 +1,9 @@
 //! Time of a guest's threads by both kernels, where the tests know what took the time.
 //!
-//! Something outside of the machine takes the machine's CPUs away unseen, so all assertions are about counts,
-//! about order, and about which time lies within which other time. A long gap in what a thread computes can
-//! have a cause that both kernels know, or a cause that no kernel knows. But if a kernel says that something
-//! took a thread's CPU for long, that time lies in a gap.
+//! The host of the machine may take CPUs from the machine, and no recording shows this. So all assertions are
+//! about counts, about order, and about time spans that lie within other time spans. A long gap in what a
+//! thread computes can have a cause that both kernels know, or a cause that no kernel knows. If a kernel says
+//! that a thread was without its CPU for long, a gap of the thread includes that time.
 
 use super::ends::{SAVED, write_image};
 use super::{COMMANDED, FILE, HYPERTRACE, kvm_guest, run};
@@ -182,8 +182,8 @@ impl Found {
         total["parts"][format!("{part}_ns")].as_u64().unwrap()
     }
 
-    /// Returns how much of a part was because of the causes whose names `is_it` chooses. The name of a cause
-    /// is the name of a thread, or the kind of another cause.
+    /// Returns how long the regions were in this part for causes that `is_it` accepts by name. The name of a
+    /// cause is the name of a thread, or the kind of another cause.
     fn because(&self, region: &str, run: &str, part: &str, is_it: impl Fn(&str) -> bool) -> u64 {
         let total = &self.groups[&(region.to_owned(), run.to_owned())]["total"];
         let waits = total["waits"].as_array().unwrap().iter().filter(|wait| wait["part"] == part);
@@ -208,8 +208,9 @@ impl Found {
         assert!(part("guest") > 0, "{group}");
     }
 
-    /// Asserts that whatever took a thread's CPU for long lies in the gaps that the thread has listed, and
-    /// not in what the thread computed before and after. Returns the number of such intervals.
+    /// Asserts that the thread has noticed each long time without its CPU: this time must lie in the gaps
+    /// that the thread has listed, and not in the computing before and after. Returns the number of such
+    /// intervals.
     #[track_caller]
     fn check_gaps(&self, thread: &str) -> usize {
         let of = &self.threads[thread];
@@ -236,8 +237,9 @@ impl Found {
         number
     }
 
-    /// Returns the length of each gap of a thread that is longer than a turn of the CPU, so another thread
-    /// may have had the CPU. Returns also how much of the gap was in a part because of `whom`.
+    /// Returns the length of each gap in which another thread may have had the CPU: each gap that is longer
+    /// than a turn of the CPU. The second number is the time within the gap that the thread spent in `part`
+    /// with the cause `whom`.
     fn long_gaps(&self, thread: &str, part: &str, whom: &str) -> Vec<(i64, i64)> {
         let of = &self.threads[thread];
         let is_it = |of: &&Interval| of.part == part && of.whom.as_deref() == Some(whom);
@@ -328,8 +330,8 @@ fn what_a_guests_threads_see_of_their_time_is_what_both_kernels_say() {
         assert!(region.1 - region.0 > SLEEP / 2, "{region:?}");
     }
 
-    // A thread waits for the other thread's byte, at most once for each byte. Once the byte has come, the
-    // thread waits only for an idle CPU, because no other thread has that CPU.
+    // A thread waits for the other thread's byte, at most once for each byte. After the byte has come, the
+    // thread waits only until an idle CPU wakes, because no other thread runs on that CPU.
     for (thread, other) in [("piped-0", "piped-1"), ("piped-1", "piped-0")] {
         let of = &found.threads[thread];
         for region in &of.regions {
@@ -405,8 +407,8 @@ fn a_late_recording_of_the_host_and_a_guest_that_goes_back_give_no_thread_wrong_
     );
 
     let session = shared.join("S");
-    // One region of each thread was open when the host's recording began. The host proves nothing about
-    // earlier regions.
+    // One region of each thread was open when the host's recording began. The recording tells nothing about
+    // the regions before.
     let (of_ids, _) = groups(&session, &["--by", "id", "--where", "run == \"late\""]);
     let (mut none, mut all, mut others) = (0, 0, 0);
     for group in &of_ids {
