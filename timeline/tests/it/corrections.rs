@@ -31,8 +31,8 @@ fn session(frequency: u64) -> Made {
         .stream("host-0", &[Packet::host(0), thread])
 }
 
-/// Returns the corrections for a guest's events at these raw times. Also returns, for each event, the host's
-/// ticks by the session's points, and the bound on their error.
+/// Returns the corrections for a guest's events at these raw times. For each event, also returns the host's
+/// ticks that the session's points give, and the bound on their error.
 fn corrections(
     frequency: u64,
     times: &[u64],
@@ -73,8 +73,8 @@ fn by_trace_cmd(corrections: &[(u64, i64)], guest: u64) -> i64 {
 #[test]
 fn corrected_times_are_those_of_the_map_within_a_16th_of_their_bound() {
     for frequency in [GHZ, GHZ / 10 * 4, 3 * GHZ] {
-        // The times reach from before the first point to 100 s after the last. At another rate, not all
-        // corrections can be on one line.
+        // The first time is before the first point, and the last time is about 100 s after the last point. If
+        // the guest's rate differs from the host's, a single line cannot hold all corrections.
         let times = (0..100u64).map(|n| n * n * n * 100_000 * (frequency / 1_000_000) / 1_000);
         let times: Vec<u64> = times.map(|time| GUEST_BASE - 5 + time).collect();
 

@@ -11,7 +11,7 @@ use made::*;
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 
-/// Reads everything in every way.
+/// Reads a session with each of the readers. Returns the number of events.
 fn read(path: &Path) -> Result<usize> {
     let session = Session::open(path)?;
     SessionStat::of(&session)?;
@@ -144,7 +144,7 @@ fn a_file_cut_anywhere_is_an_unfinished_tail_or_damage() {
         let whole = match len {
             FIRST => Some(2),
             SECOND => Some(5),
-            // The cut is at the filler's beginning, or at any byte after the filler's header.
+            // The file ends before the filler, or at any byte after the filler's header.
             len if len == filler || len >= filler + 128 => Some(6),
             _ => None,
         };

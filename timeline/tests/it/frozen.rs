@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests that the session in `frozen/`, which has the version that the reader takes, gives the same entries
-//! as ever. These files never change. If the format changes, the format gets a new version, and the new
-//! version gets its own session in `frozen/`. Times of guests may move within their bounds when the map of
-//! clocks changes.
+//! Tests that the reader gives the same entries for the session in `frozen/` as when the session was added.
+//! The session has the version that the reader takes. These files never change. If the format changes, the
+//! format gets a new version, and the new version gets its own session in `frozen/`. Times of guests may move
+//! within their bounds when the map of clocks changes.
 
 use hypertrace_test_support::kept::{self, Entry};
 use hypertrace_timeline::{ClockMaps, Needs, Recording, Session, SessionStat};
@@ -53,7 +53,7 @@ fn parts(line: &str, before: i64) -> (i64, i64, &str) {
         let (bound, what) = rest.split_once(' ').unwrap();
         return (ts.parse().unwrap(), bound.parse().unwrap(), what);
     }
-    // A loss of a guest has the time of a guest's event.
+    // The line of a guest's loss begins with the time of one of the guest's events.
     match line.strip_prefix("Some(").and_then(|line| line.split_once(')')) {
         Some((ts, what)) => (ts.parse().unwrap(), before, what),
         None => (0, before, line),

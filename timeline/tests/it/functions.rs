@@ -18,8 +18,8 @@ const WORK: u64 = 0x40_1100;
 
 fn anchor(boot: &str) -> Anchor {
     let boot_id = Some(boot.into());
-    // The anchor has a different reading of the system's clock than the session. The reading does not matter,
-    // because the counter decides within one boot.
+    // The anchor and the session read different times from the system's clock. This difference does not
+    // matter, because within one boot the reader uses the counter.
     Anchor { boot_id, counter: BEGIN, frequency: GHZ, unix_ns: START_NS + 77_777 }
 }
 

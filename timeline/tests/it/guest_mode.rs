@@ -27,7 +27,7 @@ struct Found {
 }
 
 impl Found {
-    /// Asserts that KVM's TSC is used, and which threads run the guest's CPUs.
+    /// Asserts that the reader uses KVM's TSC, and that `threads` run the guest's CPUs.
     #[track_caller]
     fn assert_used(&self, threads: &[&[u32]]) {
         assert!(self.word.used().count() == 1 && !self.word.is_outside, "{:?}", self.word);
@@ -36,7 +36,7 @@ impl Found {
         assert!(self.events.iter().all(|(error, bound)| *error <= 1 && *bound <= 3));
     }
 
-    /// Asserts that KVM's TSC is refuted, so that the events have the bounds that the points give, and no
+    /// Asserts that the events refute KVM's TSC. The events then have the bounds that the points give, and no
     /// event is outside of its bound.
     #[track_caller]
     fn assert_refuted(&self) {
@@ -93,7 +93,7 @@ fn by_a_true_offset_no_event_is_outside_of_guest_mode_of_its_vcpu() {
     found.assert_used(&[&TIDS[..1], &TIDS[1..]]);
     let recorded = recorded();
     let all = recorded.vcpus.iter().map(|vcpu| vcpu.guest.len());
-    // The last events may be after the host's last event.
+    // The host's recording may end before the guest's last three events.
     for (cpu, all) in found.cpus.iter().zip(all) {
         assert!((all - 3..=all).contains(&cpu.events), "{cpu:?} {all}");
     }
@@ -121,7 +121,7 @@ fn threads_that_points_claim_for_other_vcpus_are_those_that_run_them() {
 
     found.assert_used(&[&TIDS[1..], &TIDS[..1]]);
     assert_eq!(found.vcpu_threads, [((1, 0), TIDS[1]), ((1, 1), TIDS[0])].into());
-    // Without the guest's kernel, only the claims of points count.
+    // Without a recording of the guest's kernel, the reader has only the claims of the points.
     let found = find(&Recorded { guest: Vec::new(), ..recorded });
     assert_eq!(found.vcpu_threads, [((1, 0), TIDS[0]), ((1, 1), TIDS[1])].into());
 }
@@ -141,7 +141,7 @@ fn two_vcpus_that_only_one_thread_could_run_refute_an_offset() {
 fn what_the_host_did_not_record_refutes_nothing() {
     let whole = recorded();
     let both = [&TIDS[..1], &TIDS[1..]];
-    // A thread runs on the other CPU for a while, and the events of that time are lost.
+    // A thread runs on the other CPU for a while, and the recording loses the events of this while.
     let mut lossy = whole.clone();
     let stay = |recorded: &Recorded, at: usize| {
         let of = &recorded.vcpus[0].host;
@@ -287,7 +287,7 @@ fn a_forged_recording_makes_no_bound_smaller_and_concerns_its_own_guest_alone() 
     let found = find_of(&forged, 1);
     assert!(found.word.used().count() == 1 && found.cpus.is_empty());
 
-    // The points allow both TSCs, and the guest makes its events fit one of both TSCs.
+    // The points allow both TSCs, and the guest makes its events fit one of the two TSCs.
     let false_word = OFFSET + 300_000;
     let words = [word(OFFSET), word(false_word).replace("31-9", "77-9")].join(",");
     let fitting = |offset: i64| {

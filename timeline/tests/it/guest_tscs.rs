@@ -26,7 +26,7 @@ enum Word {
     Next,
     /// Each vCPU's TSC, wrong by up to 20 us.
     Near,
-    /// For each vCPU, a TSC that is right at one time only, because its rate is wrong by up to 900 ppm.
+    /// A false TSC for each vCPU. Its rate is wrong by up to 900 ppm, so it is right at one time only.
     Turned,
     /// Any numbers.
     Random,
@@ -189,7 +189,7 @@ enum KvmSays {
     Other,
 }
 
-/// Writes a recording of the host's kernel with KVM's statement and no event.
+/// Writes a recording of the host's kernel. The recording contains KVM's statement, but no events.
 fn let_kvm_say(machine: &Machine, says: KvmSays, random: &mut Random) {
     // The host's counter has one tick per nanosecond.
     let ticks = |ns: i64| ns.min(1 << 50);
@@ -276,8 +276,8 @@ fn each_millisecond() -> Made {
         .stream("host-0", &[Packet::host(0), host])
 }
 
-/// Returns the times in nanoseconds at which the TSC of [`each_millisecond`] held, by a recording of the
-/// host's kernel.
+/// Returns the intervals, in nanoseconds, during which the TSC of [`each_millisecond`] held according to a
+/// recording of the host's kernel.
 fn held_by(trace: &TraceDat) -> Vec<(i64, i64)> {
     let made = each_millisecond();
     made.kernel(trace);
@@ -293,8 +293,8 @@ fn held_by(trace: &TraceDat) -> Vec<(i64, i64)> {
 #[test]
 fn an_offset_of_kvm_holds_as_long_as_the_recording_shows() {
     let (own, other) = (OWN, 77);
-    // Each case has the threads that the recorder followed, the changes of the offset (time in ns, offset
-    // before, offset after), whether the recorder lost events, and the times at which the offset held.
+    // Each case has the threads that the recorder followed, and the changes of the offset (time in ns, offset
+    // before, offset after). It also says whether the recorder lost events, and when the offset held.
     let ms = |from: i64, until: i64| vec![(from * 1_000_000, until * 1_000_000)];
     for (threads, changes, is_lossy, held) in [
         // The recorder saw the offset from 10 to 50 ms, and recorded its last event at 90 ms.

@@ -75,7 +75,7 @@ fn events(entries: &[Entry]) -> Vec<&Event> {
     entries.collect()
 }
 
-/// Formats a value in one way.
+/// Formats a value so that different kinds of values look different.
 fn show(value: &Value) -> String {
     match value {
         Value::Unsigned(v) => v.to_string(),
@@ -191,7 +191,8 @@ fn lost_events_stand_before_the_page_after_them() {
 #[test]
 fn stat_has_the_losses_that_only_the_kernels_counters_have() {
     let dir = TempDir::new().unwrap();
-    // Option 2 holds a CPU's counters. CPU 0 has 9 lost events in its pages, and a loss without a number.
+    // Option 2 holds a CPU's counters. The pages of CPU 0 report 9 lost events, and a loss of an unknown
+    // number of events.
     let read = |cpu: u32, overrun: u32, dropped: u32, read: u32| {
         let lost = format!("overrun: {overrun}\ndropped events: {dropped}");
         let text = format!("CPU: {cpu}\nentries: 2\n{lost}\nread events: {read}\n\0");
@@ -211,7 +212,8 @@ fn stat_has_the_losses_that_only_the_kernels_counters_have() {
     assert_eq!(stat([counters(0, 20, 3), counters(1, 0, 7)]), [(23, 0), (7, 0)]);
     // The file may have pages of several recordings, or counters of another recording.
     assert_eq!(stat([counters(0, 0, 8), counters(1, 0, 0)]), [(9, 1), (0, 0)]);
-    // The counters say that 12 and 5 events were read or can be read, but the pages have only 8 and 3 events.
+    // According to the counters, 12 events of CPU 0 and 5 events of CPU 1 were read or can be read. The pages
+    // have only 8 and 3 events.
     assert_eq!(stat([read(0, 20, 3, 10), read(1, 0, 0, 3)]), [(27, 0), (2, 0)]);
 }
 
@@ -244,7 +246,7 @@ fn read_with(made: &made::Made) -> Result<(Vec<(i64, String, Option<u64>)>, Vec<
     Ok((events.iter().skip(1).map(shown).collect(), warnings))
 }
 
-/// Returns the events of [`with_kernel`], in which the error of the kernel's events has the bound `bound`.
+/// Returns the events of [`with_kernel`]. `bound` is the bound on the error of the kernel's events.
 fn in_order(bound: Option<u64>) -> Vec<(i64, String, Option<u64>)> {
     let mmio = "kernel/vcpu0-77 kvm:kvm_mmio".to_owned();
     vec![
@@ -614,8 +616,9 @@ fn on_all_cpus(
     });
 }
 
-/// Returns a file of more than 64 KiB, in which little is read, and the place of its pages. The file has only
-/// one format of an event, because each read parses all formats, and the tests read the file many times.
+/// Returns a file of more than 64 KiB, of which a reader reads only small parts, and the place of the file's
+/// pages. The file describes only one event. The tests read the file many times, and each read parses all
+/// descriptions.
 fn large() -> (Vec<u8>, usize) {
     let page = |n: u64| Page::at(40_000 + n * 1_000).mmio(1, 77, n);
     let mut trace = TraceDat::new("x86-tsc").cpu(&(0..16).map(page).collect::<Vec<_>>());
@@ -701,7 +704,7 @@ fn formats_and_events_of_all_kinds_may_be_damaged_anywhere() {
         flip(bytes, pages..pages + 400, pages, bits);
     };
     both(&sample().version_7(), &|_| vec![0x01, 0x80]);
-    // Most of the file is the same in version 7.
+    // Most bytes of version 6 are the same as in version 7, so one flipped bit in each byte is enough.
     both(&sample().version_6(), &|at| vec![1 << (at % 8)]);
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of kernels' traces whose numbers contradict each other. The tests check what is counted, where a
-//! limit lies, and that a file is refused if reading the file would need more memory than the file has bytes.
+//! Tests of kernels' traces whose numbers contradict each other. The tests check which events are counted,
+//! and where each limit lies. A file must be refused if the reader would need more memory than the file has
+//! bytes.
 
 use hypertrace_format::error::BadInput;
 use hypertrace_test_support::kept::{self, Entry, Event, Value};
@@ -74,7 +75,7 @@ fn bytes_behind_the_last_chunk_are_damage() {
     let sizes = [frame.len() as u32, 4096].map(u32::to_le_bytes).concat();
     for (pages, said) in [
         (chunk(&[&sizes[..], &frame, &[0; 64]].concat()), "no bytes after the last chunk"),
-        // The file has no chunk at all, but bytes of 0, as in a hole.
+        // The file has zeros instead of chunks, as a hole in a file has.
         (vec![0; 4096], "no bytes after the last chunk"),
     ] {
         let mut trace = TraceDat::new("mono");
@@ -90,7 +91,7 @@ fn bytes_behind_the_last_chunk_are_damage() {
 #[test]
 fn chunks_have_a_bounded_content_for_their_bytes() {
     const BLOCK: u32 = 128 << 10;
-    // The chunk has 16 MiB of zeros in 128 blocks, each a repeated byte.
+    // The chunk has 16 MiB of zeros in 128 blocks. Each block stores one byte, which is repeated.
     let block = |last| [&(BLOCK << 3 | 2 | u32::from(last)).to_le_bytes()[..3], &[0]].concat();
     let blocks = (1..=128).flat_map(|number| block(number == 128));
     let frame = Vec::from_iter([0x28, 0xb5, 0x2f, 0xfd, 0, 0x38].into_iter().chain(blocks));
@@ -305,7 +306,7 @@ fn names_that_do_not_tell_a_whole_number_stand_after_it() {
         (of("REC->a / 2"), 5, "a=0x5 a_name=two"),
         (flags("REC->a & 0xff"), 0x103, "a=0x103 a_name=one|two"),
         (of("REC->a & 0xff"), 0x103, "a=0x103"),
-        // Two parts together are the whole.
+        // The two lists together cover all bits of the number.
         (both(of("REC->a & 0xff"), &flags("REC->a & 0xff00")[6..]), 0x101, "a=one|0x100"),
         (both(of("REC->a & 0xff"), &flags("REC->a & 0xff00")[6..]), 0x103, "a=Unsigned(259)"),
         (
@@ -317,7 +318,7 @@ fn names_that_do_not_tell_a_whole_number_stand_after_it() {
         (both(of("REC->a"), &of("REC->a")[6..]), 2, "a=two"),
         // Two numbers have one name.
         (of("REC->a").replace("two", "one"), 2, "a=0x2 a_name=one"),
-        // A text for another field's value hides no number.
+        // If the text depends on another field, the number is still shown.
         (format!("\"%s\", REC->b > 0 ? \"error\" : {}", &of("REC->a")[6..]), 2, "a=Unsigned(2)"),
         (format!("\"%s\", REC->b > 5 ? \"error\" : {}", &of("REC->a")[6..]), 2, "a=two"),
         (format!("\"%s\", REC->a == 9 ? \"nine\" : {}", &of("REC->a")[6..]), 9, "a=nine"),
@@ -413,7 +414,7 @@ fn the_names_of_an_event_are_bounded_together() {
 #[test]
 fn names_beyond_the_steps_of_an_event_are_numbers() {
     let fields: Vec<String> = (0..30).map(|n| format!("u8 f{n} {} 1 0", 8 + n)).collect();
-    // Each name looks at 100 flags of a field.
+    // Each of the 30 texts tests 100 flags of a field.
     let flags: String = (0..100).map(|n| format!(", {{ {}, \"N{n}\" }}", n + 1)).collect();
     let list = |n| format!(", __print_flags(REC->f{n}, \"|\"{flags})");
     let print = format!("\"{}\"{}", "%s".repeat(30), (0..30).map(list).collect::<String>());

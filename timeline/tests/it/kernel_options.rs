@@ -162,7 +162,7 @@ fn stacks_have_all_their_callers() {
         let found: Vec<Value> = events.iter().map(|event| values(event)[1].clone()).collect();
         assert_eq!(found, [callers(3), callers(8), callers(12), callers(0)]);
     }
-    // A count that is too large takes no memory.
+    // A count that is too large does not make the reader allocate memory for it.
     let page = Page::at(1).event(1, 4, 77, &stack(u32::MAX >> 1, 3));
     let (events, warnings) = read_both(&TraceDat::new("mono").format("ftrace", STACK).cpu(&[page]));
     assert_eq!(values(&events[0]).len(), 1);
@@ -231,7 +231,7 @@ fn documented() -> BTreeMap<u16, String> {
     words
 }
 
-/// What a reader notices in a file: the file's events together with the events of a host, the counters, the
+/// Everything that a reader finds in a file: the events, merged with the events of a host, the counters, the
 /// facts about the recording, and the number of warnings.
 #[derive(Debug, PartialEq)]
 struct Noticed {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests that a reader of a part of a timeline gets the same entries as a reader of the whole timeline: each
-//! event with its time, its bound and the name of its source, and each loss with its place.
+//! Tests that a reader of a part of a timeline gets the same entries as a reader of the whole timeline. Each
+//! event has the same time, bound and source, and each loss has the same place.
 
 use hypertrace_test_support::kept::{self, Entry};
 use hypertrace_test_support::{machine, made};
@@ -9,7 +9,7 @@ use hypertrace_timeline::{ClockMaps, EntryRef, Error, Needs, Recording, Session}
 use machine::Random;
 use made::*;
 
-/// Number of ticks in an hour, which is the base of the guest's second clock.
+/// Number of ticks in an hour. The guest's second clock begins at this time.
 const LATER: u64 = 3_600_000_000_000;
 
 /// Makes a session of two clients. Each client has points, changes of its name, and losses. At some time,
@@ -40,7 +40,7 @@ fn session(random: &mut Random) -> Made {
                         }
                         // The same holder has another name.
                         1 => packet = packet.lease(now, token, &format!("at {now}")),
-                        // A guest can write a lease of another holder than the holder of the packet.
+                        // A guest can write a lease that names a holder other than the packet's holder.
                         4 => {
                             let other = packet.lease(now, token + 50, "another");
                             packet = other.with64(80, token);
@@ -127,7 +127,8 @@ fn a_part_of_a_timeline_is_the_same_whatever_else_is_needed() {
             }
         }
     }
-    // The timeline still has the first events and the leases of skipped packets, so some entries remain.
+    // The reader still returns the first events and the leases of packets that it skips, so some entries
+    // remain.
     assert!(least < 30 && late > 0, "{least} % {late}");
 }
 

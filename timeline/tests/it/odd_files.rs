@@ -19,8 +19,8 @@ fn session() -> Made {
     Made::new().stream("guest-000-0000", &packets)
 }
 
-/// Opens the session. Another thread opens and closes the pipe again and again, so that a read of the pipe
-/// would end.
+/// Opens the session. Another thread opens and closes the pipe again and again. If the reader reads the pipe
+/// by mistake, this read ends.
 fn open_with_pipe(session: &Path, pipe: &Path) -> Result<Session, Error> {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {

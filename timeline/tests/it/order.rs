@@ -87,8 +87,8 @@ fn simulate(clock: GuestClock, vcpus: &[Vec<Act>], offset_guess_ns: i64) -> (Mad
                     thread = thread.point(now, client, n as u32, read, n);
                     now += 1;
                     thread = thread.event(now, VCPU_EXIT, &[next()]);
-                    // The time includes two ticks of the guest's counter, so that the counter shows that time
-                    // has passed.
+                    // The host takes at least two ticks of the guest's counter, so the counter shows that
+                    // time has passed.
                     now += back + 2 + 2_000_000_000 / clock.frequency;
                 }
             }

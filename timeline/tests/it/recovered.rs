@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of sessions that were recovered after a kill. The killed session and its recovery are read as one
-//! session, and no other folder counts as the recovery.
+//! Tests of sessions that were recovered after a kill. The reader reads the killed session and its recovery
+//! as one session, and accepts no other folder as the recovery.
 
 use crate::written::Guest;
 use hypertrace_abi::event_type;
@@ -20,8 +20,8 @@ use std::os::unix::fs::{chown, symlink};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-/// Kills a session of two clients that each have `before` events in files. Then recovers `after` more events
-/// of the first client, and a loss of the second client.
+/// Kills a session of two clients. The session's files have `before` events of each client. The recovery then
+/// contains `after` more events of the first client, and a loss of the second client.
 fn recovered(dir: &Path, before: u64, after: u64) {
     let session = hypertrace_trace::Session::create(SessionConfig::new(dir)).unwrap();
     let mut guests = [Guest::new(0, 0, "first"), Guest::new(1, 0, "second")];
@@ -161,7 +161,7 @@ fn what_is_not_the_recovery_of_this_session_is_refused_by_its_name() {
     refused(&|dir| symlink("elsewhere", replaced(dir)).unwrap(), "not the directory");
     refused(&|dir| fs::write(replaced(dir), "").unwrap(), "not the directory");
     refused(&|dir| fs::create_dir(replaced(dir)).unwrap(), "not the directory");
-    // Only root may give a directory away.
+    // Only root may change the owner of a directory to another user.
     let dir = tempfile::tempdir().unwrap();
     if chown(dir.path(), Some(65534), None).is_ok() {
         let given = |dir: &Path| chown(dir.join("recovered"), Some(65534), None).unwrap();

@@ -36,7 +36,7 @@ fn the_parts_are_those_of_the_machine() {
         let truth: u64 = vcpus.iter().map(|vcpu| vcpu.truth[number]).sum();
         assert_eq!(times.get(part), truth, "{part:?}");
     }
-    // A region begins and ends in the guest, whose times have a bound.
+    // A region begins and ends at times of the guest, and these times have an error.
     let guest: u64 = vcpus.iter().map(|vcpu| vcpu.truth[0]).sum();
     let off = times.get(Part::Guest).abs_diff(guest);
     assert!(off <= guest / 500 + 500, "{off} of {guest}");
@@ -107,7 +107,8 @@ fn two_vcpus() -> [Vcpu; 2] {
 #[test]
 fn a_guests_thread_can_have_run_while_any_vcpu_was_in_guest_mode() {
     let vcpus = two_vcpus();
-    // The thread of the second vCPU may have no ring, and may have answered no point.
+    // In the second case, the session has nothing of the second vCPU: its thread has no ring, and has
+    // answered no point.
     for known in [2, 1] {
         let made = vcpu::session(&vcpus[..known]);
         made.kernel(&vcpu::trace(&vcpus, |_| true));
@@ -143,7 +144,7 @@ fn an_interval_names_the_event_that_ended_it() {
     let (intervals, _) = regions.steps(&slowest.example.unwrap());
     let kernel = regions::Stream::Kernel { trace: 0, cpu: 0 };
     let vmm = regions::Stream::Thread(vcpus[0].tid());
-    // The last interval ends with the region, before the event that ends the interval.
+    // The region's end cuts off the last interval, so no event ends this interval.
     let (_, intervals) = intervals.split_last().unwrap();
     for interval in intervals {
         let by = interval.ended_by.unwrap();
@@ -166,7 +167,8 @@ fn an_interval_names_the_event_that_ended_it() {
 
 #[test]
 fn the_guest_runs_on_after_an_exit_that_the_kernel_completes() {
-    // A default recording has no event that begins an exit, and only one event of a KICK.
+    // A recording with the default events has no event that begins an exit, and a store to KICK causes only
+    // one event.
     let mut vcpus = [Vcpu::rounds(0, 300, 50)];
     let is_recorded =
         |what: &What| !matches!(what, What::Kernel(id, _) if *id == trace_dat::KVM_EMULATE_INSN_ID);
@@ -443,7 +445,7 @@ fn a_vcpu_that_served_no_point_is_divided_as_one_that_did() {
 fn a_region_of_a_vmms_thread_that_is_no_vcpu_is_divided() {
     let mut io = Vcpu::new(1, 1);
     io.name = "io".into();
-    // The kernel shows the thread even before its lease.
+    // The kernel's trace shows the thread before the thread has a lease.
     io.preempted(100);
     io.events.iter_mut().for_each(|(time, _)| *time -= 9_900);
     io.work(1_000_000);
@@ -472,8 +474,8 @@ fn a_region_of_a_vmms_thread_that_is_no_vcpu_is_divided() {
 
 #[test]
 fn between_two_events_the_last_of_several_begins_counts() {
-    // The second begin replaces the first begin, and the third begin replaces the second begin. Nobody waits
-    // for the second and the third end.
+    // The second begin replaces the first begin, and the third begin replaces the second begin. No begin is
+    // open any more for the second end and the third end.
     let made = [(B, 1), (B, 2), (B, 3), (E, 1), (E, 2), (E, 3)];
     let made = made.iter().zip(10..).map(|((event, id), time)| (0, time, *event, *id));
     let one_client = vcpu::session(&events(&Vec::from_iter(made)));
@@ -625,7 +627,7 @@ fn without_switches_nothing_proves_that_a_thread_had_a_cpu() {
 #[test]
 fn false_readings_of_a_client_change_no_region_of_another() {
     // Client 0 has a point each 10 ms, and a region of 5 ms after each point. Between the points of client 0,
-    // client 1 claims that its clock stops and catches up.
+    // client 1 claims that its clock stops and then makes up for the lost time.
     const MS: u64 = 1_000_000;
     let (mut guests, mut hosts) =
         ([Packet::guest(0), Packet::guest(1)], [Packet::host(0), Packet::host(1)]);

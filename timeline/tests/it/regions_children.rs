@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of regions inside other regions: whose children the inner regions are, and how the times add up.
+//! Tests of regions inside other regions: which region is the parent of an inner region, and how the times
+//! add up.
 
 use crate::made_regions::{lease, read, stream};
 use hypertrace_test_support::made::{Made, Packet};
@@ -201,8 +202,7 @@ fn children_of_many_names_are_others() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Each moment counts once in the own times of the counted regions, no matter which region is inside
-    /// which.
+    /// The counted regions' own times contain each moment once, whatever the nesting of the regions is.
     #[test]
     fn own_times_add_up_to_those_of_the_outermost_regions(
         steps in prop::collection::vec((0u64..5, 0u32..3, any::<bool>()), 1..200),

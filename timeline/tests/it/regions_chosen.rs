@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of the choice of regions: by what the regions' events say, and by the regions' times.
+//! Tests of how regions are chosen: by the fields of their events, and by their durations.
 
 use crate::made_regions::{counts, lease, read, stream};
 use hypertrace_test_support::made::{Made, Packet};
@@ -84,7 +84,8 @@ fn all_that_is_inside_of_a_region_that_fits_is_its_child() {
         children.map(|c| (c.name.as_deref(), c.count, c.times.total())).collect();
     assert_eq!(children, [(Some("parse"), 2, 20)]);
     assert_eq!(request.own.duration_ns, 500 - 20);
-    // A region that fits is nobody's child if the region around it does not fit.
+    // If a region matches the filter but the region around it does not, then the inner region is not counted
+    // as a child.
     let regions = read(&made, &fitting("name == 'parse'"));
     assert_eq!(shown(&regions), [("parse", None, &[10, 10, 10][..])]);
 }
@@ -216,7 +217,8 @@ fn a_field_may_have_another_type_in_another_session() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// A filter shows the nested requests that fit. The requests have the same children as without a filter.
+    /// The filter keeps each request that matches, even inside another request. The requests have the same
+    /// children as without a filter.
     #[test]
     fn a_filter_changes_no_region_that_fits(
         steps in prop::collection::vec((1u64..5, 0u64..4, any::<bool>()), 1..100),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of critical paths through the end of a process: the last thread of a process wakes the parent, but
-//! the parent waited for the thread that began the end.
+//! Tests of critical paths through the end of a process. The last thread of the process wakes the parent, but
+//! the parent really waited for the thread that began the end.
 
 use crate::made_regions::read;
 use hypertrace_test_support::cpus::{ASLEEP, Cpus, ENDED, HARD, READY, Task};
@@ -39,7 +39,7 @@ fn with_poll(machine: &mut Cpus) -> &mut Cpus {
     machine.at(6_000).switch(0, ASLEEP, IDLE)
 }
 
-/// Lets a killed thread, which has a CPU, end as the last thread of its process.
+/// Ends a killed thread, which is on a CPU, as the last thread of its process.
 fn last(machine: &mut Cpus, cpu: usize, time: u64) {
     machine.at(time).exit(cpu, true).at(time + 100).wake(cpu, 0, SHELL);
     end(machine.switch(cpu, ENDED, IDLE));
@@ -91,7 +91,7 @@ fn step(thread: &str, doing: &'static str, ns: u64) -> (String, &'static str, u6
     (thread.into(), doing, ns)
 }
 
-/// Returns the shell's own time around the process.
+/// Returns the steps of the shell itself, before and after the process.
 fn of_shell() -> [(String, &'static str, u64); 2] {
     [step("sh-200", "runnable", 100), step("sh-200", "running", 900 + 100)]
 }
@@ -111,8 +111,9 @@ fn a_path_goes_on_with_the_thread_that_ended_the_process() {
 
 #[test]
 fn a_thread_that_was_killed_while_it_had_or_awaited_a_cpu_is_left_when_it_was_told_to_end() {
-    // Nothing wakes the polling thread when the thread is told to end. When the polling thread is told to
-    // end, at 6,500 at the latest, the thread waits for a CPU in the first case, and runs in the second case.
+    // Nothing wakes the polling thread when the thread is told to end. The polling thread is told to end at
+    // 6,500 at the latest. In the first case, the thread waits for a CPU at this time. In the second case,
+    // the thread runs.
     for (takes, expected) in [
         (6_800, [step("poll-401", "runnable", 200), step("poll-401", "running", 200)]),
         (6_500, [step("poll-401", "running", 0), step("poll-401", "running", 400)]),
@@ -177,8 +178,8 @@ fn a_path_goes_on_with_the_thread_that_killed_the_process() {
     let of_killer = [step("idle CPU", "not known", 500), step("kill-500", "running", 4_000)];
     let main = [step("main-400", "runnable", 100), step("main-400", "running", 200)];
     assert_eq!(killed(0, 9), with_shell(&[of_killer, main].concat()));
-    // In the first case, an interrupt sent the signal. In the second case, the signal is another signal,
-    // which does not kill.
+    // In the first case, an interrupt sent the signal. In the second case, the signal is a signal that does
+    // not kill.
     let unknown = [&[step("main-400", "not known", 4_700)], &of_main[1..]].concat();
     assert_eq!(killed(HARD, 9), with_shell(&unknown));
     assert_eq!(killed(0, 10), with_shell(&unknown));

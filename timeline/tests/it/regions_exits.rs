@@ -90,8 +90,8 @@ fn the_vmms_event_tells_the_reason_without_the_kernels_events_of_exits() {
 fn an_exit_without_an_access_has_a_reason_of_its_own() {
     let mut vcpu = loads_and_points(50);
     let mut ended = 0;
-    // After the first point, each load is followed by a point. The first loads become exits for HLT, so that
-    // only the way to the VMM has events.
+    // After the first point, each load is followed by a point. The first loads are turned into exits for HLT,
+    // and only their ways to the VMM keep their events.
     vcpu.events.retain_mut(|(_, what)| {
         let is_load = ended < 100 && ended % 2 == 1;
         match what {

@@ -100,7 +100,7 @@ fn parts(times: &Times) -> [u64; 3] {
 /// A row: name, count, and time with its idle and unknown parts.
 type Row<'a> = (&'a str, u64, [u64; 3]);
 
-/// Returns the rows of the children of a group, the first of which is `self`. Tests that the rows add up.
+/// Returns the rows of a group's children. The first row is `self`. Tests that the rows add up.
 #[track_caller]
 fn rows<'r>(regions: &'r Regions, name: &str) -> Vec<Row<'r>> {
     let group = group(regions, name);
@@ -116,8 +116,8 @@ fn rows<'r>(regions: &'r Regions, name: &str) -> Vec<Row<'r>> {
     all
 }
 
-/// Events of a request on two threads, with these events of spans inside. The request is polled from 1,000 to
-/// 1,400 and from 2,000 to 2,400, and dropped at 3,000.
+/// Returns the events of a request on two threads, together with the events `inner` of the spans inside it.
+/// The request is polled from 1,000 to 1,400 and from 2,000 to 2,400, and dropped at 3,000.
 fn request(inner: &[Event]) -> Vec<Event> {
     let mut events = vec![(1_000, 0, Begin(REQUEST, 0), 1)];
     events.extend(inner.iter().filter(|(time, ..)| *time <= 1_400));
@@ -134,7 +134,7 @@ fn later(events: &[Event]) -> Vec<Event> {
     events.iter().map(|(time, client, of, id)| (time + 10_000, *client, *of, *id)).collect()
 }
 
-/// A query in both polls of such a request.
+/// Events of a query that is polled in both polls of such a request.
 const IN_BOTH: [Event; 7] = [
     (1_100, 0, Begin(QUERY, 1), 2),
     (1_390, 0, PollEnd, 2),
@@ -316,7 +316,7 @@ fn a_span_that_is_given_up_has_no_children() {
 
     let regions = all(&made(&events));
 
-    // The end of the first request is an end without a begin, whose target nobody knows.
+    // The first request ends without a begin, so its target is not known.
     let expected = [("self", 1, [2_000, 2_000, 0]), ("poll", 1, [0, 0, 0])];
     assert_eq!(rows(&regions, "app::request"), expected);
     assert_eq!(group(&regions, "query").count, 1);
@@ -423,8 +423,8 @@ fn busy_time_outside_of_spans_inside_has_the_parts_that_are_known() {
     assert_eq!(known.map(|part| request.total.times.get(part)), [740, 70, 1_200, 0]);
     let [query] = &request.children[..] else { panic!() };
     assert_eq!(known.map(|part| query.times.get(part)), [450, 40, 620, 0]);
-    // The request was polled for 20 ns between the polls of the query: nobody says whether its thread ran
-    // then.
+    // Between the polls of the query, the request was polled for 20 ns. No event shows whether its thread ran
+    // at this time.
     assert_eq!(known.map(|part| request.own.times.get(part)), [270, 10, 600, 20]);
 }
 
@@ -451,17 +451,17 @@ fn a_span_that_another_thread_polls_meanwhile_says_nothing_of_the_requests_own_p
     let request = group(&regions, "request");
     assert_eq!(known.map(|part| request.total.times.get(part)), [810, 1_200, 0]);
     assert_eq!(known.map(|part| request.children[0].times.get(part)), [400, 100, 0]);
-    // All that is left of the polls is on a CPU.
+    // The rest of the polls is time on a CPU.
     assert_eq!(known.map(|part| request.own.times.get(part)), [510, 1_000, 0]);
 }
 
-/// A span of a tree that a program runs by itself: its children, one after the other or at once.
+/// A span of a tree of spans, which a program runs. Its children run one after the other or at the same time.
 #[derive(Clone, Debug)]
 struct Tree {
     name: usize,
     at_once: bool,
     children: Vec<Tree>,
-    /// Numbers of times that the span awaits something else, before its children and after.
+    /// Numbers of times that the span awaits something else: before its children, and after its children.
     awaits: [u8; 2],
 }
 
@@ -487,7 +487,7 @@ struct Running<'t> {
     first: u32,
     last: u32,
     awaits: [u8; 2],
-    /// The children that have begun and not ended. `later` has the children that have not begun.
+    /// The children that have begun and not ended. The children in `later` have not begun.
     open: Vec<Running<'t>>,
     later: std::slice::Iter<'t, Tree>,
 }
@@ -565,8 +565,8 @@ impl Program<'_> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// The children and `self` of each name add up to the time of all spans of the name. `self` is the time
-    /// outside of all inner spans together, and its idle time is known.
+    /// For each name, the times of the children and of `self` add up to the total time of the spans with this
+    /// name. `self` is the time outside of all inner spans, and its idle part is known.
     #[test]
     fn children_and_self_add_up(
         trees in prop::collection::vec(tree(), 1..4),
@@ -616,8 +616,8 @@ proptest! {
     }
 }
 
-/// Returns the time, and the idle time, of all spans of a name outside of the spans inside, nanosecond by
-/// nanosecond.
+/// Adds up, nanosecond by nanosecond, the time that the spans of a name spend outside of their inner spans.
+/// Returns this time and its idle part.
 fn expected(events: &[Event], name: usize) -> (u64, u64) {
     let (mut own, mut idle) = (0, 0);
     for (begin, _, of, id) in events {

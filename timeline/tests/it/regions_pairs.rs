@@ -27,7 +27,7 @@ fn what_is_no_pair_is_counted_by_its_kind() {
         (&[(0, 1, B, 1), (0, 2, B, 2), (0, 3, E, 1), (0, 4, E, 2)], 2, &[]),
         // The end is on another client.
         (&[(0, 10, B, 1), (1, 20, E, 1)], 0, &ONE_OF_EACH),
-        // The same holds if another region is open at the same time, whether this other region ends or not.
+        // Another open region does not change this result, whether the other region ends or not.
         (&[(0, 1, B, 1), (0, 2, B, 2), (0, 3, E, 2), (1, 4, E, 1)], 1, &ONE_OF_EACH),
         (
             &[(0, 1, B, 1), (0, 2, B, 2), (1, 3, E, 1), (1, 4, E, 2)],
@@ -323,7 +323,8 @@ fn a_region_in_a_gap_is_found_although_one_that_ended_before_is_known_later() {
         trace_dat::Page::all(&times.iter().map(event).collect::<Vec<_>>())
     };
     for has_other in [false, true] {
-        // The account of the first thread waits between the kernel's events at 20 and 900 us.
+        // Between the kernel's events at 20 and 900 us, the reader cannot account for the first thread's time
+        // yet.
         let regions =
             [(0, 90 * us, B, 1), (0, 100 * us, E, 1), (1, 150 * us, B, 1), (1, 170 * us, E, 1)];
         let mut vcpus = events(if has_other { &regions } else { &regions[2..] });
@@ -373,8 +374,8 @@ fn a_region_over_a_jump_of_the_clock_is_not_counted() {
     let (count, kinds) = counts(&all(&made));
 
     assert_eq!(kinds, [("clock_jump", 60 - count)]);
-    // The region with the jump is not counted. If the constraints do not tell on which side of a border the
-    // jump is, the region on the other side is not counted either.
+    // The region with the jump is not counted. If the constraints do not show on which side of a border the
+    // jump is, the reader also leaves out the region on the other side.
     assert!((57..60).contains(&count), "{count}");
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of spans of the crate `tracing`, made event by event: which spans are regions of one thread, and how
-//! the time of the other spans divides.
+//! Tests of spans of the crate `tracing`, made event by event. They check which spans are regions of one
+//! thread, and into which parts the time of the other spans is divided.
 
 use crate::made_regions::*;
 use hypertrace_test_support::cpus::{ASLEEP, Cpus, READY, Task};
@@ -39,7 +39,7 @@ enum Of {
     Gap,
     /// This many events of the client are overwritten.
     Overwritten,
-    /// A thread of the process with this number takes the client.
+    /// The thread with this number, of the program's process, leases the client.
     Lease,
     WorkBegin,
     WorkEnd,
@@ -247,8 +247,8 @@ fn a_first_poll_whose_end_is_not_known_is_neither_busy_nor_idle() {
 
     let regions = all(&made(&events, 0));
 
-    // As far as the thread's own events tell, the thread left the span directly before the close. So no poll
-    // is left.
+    // The thread's own events say that the thread left the span directly before the close, so no poll
+    // remains.
     assert_eq!(sums(&regions), [("request", 1, [1_020, 420, 600]), ("work", 1, [10, 0, 10])]);
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of readers that divide the time of a guest's threads by the events of both kernels, the host's and
-//! the guest's. The tests compare the time with the truth of a simulated machine, with all events and with
-//! some events missing.
+//! Tests of how readers divide the time of a guest's threads. The readers use the events of both kernels: the
+//! host's kernel and the guest's kernel. The tests compare the time with the truth of a simulated machine,
+//! with all events and with some events missing.
 
 use hypertrace_test_support::guest_mode::{MS, TIDS};
 use hypertrace_test_support::machine::Random;
@@ -197,8 +197,8 @@ impl Consumer for Said {
         let ThreadInterval { tid, interval, reason, cause, .. } = of;
         let Interval { from, to, part, .. } = interval;
         if !of.is_of_guest {
-            // The session is left out, because a thread belongs to no session if nothing proves that the
-            // thread runs a guest's CPU.
+            // The line leaves out the session: a thread has a session only if events prove that the thread
+            // runs a guest's CPU.
             let cause = cause.as_ref().map(Cause::to_string);
             self.host.push(format!("{tid} {from} {to} {part:?} {reason:?} {cause:?}"));
         }
@@ -244,8 +244,8 @@ impl Said {
             }
             let mut path = BTreeMap::<String, u64>::new();
             for PathStep { thread, part, cause, ns, .. } in &group.total.path {
-                // In the time of its vCPU's thread, the other guest may choose which of its own threads is
-                // named, and nothing else.
+                // While its vCPU's thread runs, the other guest may choose the name of the thread that the
+                // path shows. The other guest must not change anything else.
                 let is_hosts = matches!(part, Part::OnCpu | Part::Runnable | Part::Blocked);
                 let thread = (!is_hosts).then_some(&**thread);
                 *path.entry(format!("{thread:?} {part:?} {:?}", cause.as_deref())).or_default() +=
@@ -272,8 +272,8 @@ proptest! {
         world.lie(&mut Random(lie));
 
         let said = Said::of_first(&world);
-        // After some lies, nothing proves any more which thread runs the second guest's CPU. In this case,
-        // the reader does not hand over the intervals of this thread.
+        // After some lies, nothing proves any more which thread runs the second guest's CPU. If this proof is
+        // missing, the reader does not report the intervals of the vCPU's thread.
         let is_of_second = |line: &String| line.starts_with(&format!("{} ", TIDS[1]));
         if !said.host.iter().any(is_of_second) {
             honest.host.retain(|line| !is_of_second(line));
@@ -387,8 +387,8 @@ fn time_of_which_the_host_recorded_nothing_is_unknown() {
     }
 }
 
-/// Events that are missing without a count give time a wrong part only if no other event contradicts the
-/// part.
+/// Events may be missing without a count. Such an event causes a wrong part only if no other event
+/// contradicts this part.
 #[test]
 fn few_of_the_events_that_are_missing_without_a_count_make_a_part_wrong() {
     let (mut wrong, mut missing) = (0, 0);

@@ -114,7 +114,7 @@ fn the_wait_for_a_cpu_begins_with_the_wake_up() {
     assert_eq!(waits, [&by_whom[..], &[blocked("pig-301", 1_000 + WAY)]].concat());
 }
 
-/// Lets the thread sleep while another thread has the thread's CPU, and lets `wake` wake the thread. Returns
+/// Lets the thread sleep while another thread runs on the thread's CPU. Then `wake` wakes the thread. Returns
 /// the cause of the wait.
 fn woken(wake: impl FnOnce(&mut Cpus) -> &mut Cpus) -> String {
     let mut machine = begun(2);
@@ -196,8 +196,9 @@ fn a_missing_switch_makes_the_time_around_it_not_known() {
             |ns| runnable("not known", ns),
             runnable("pig-301", 100),
         );
-        // In turn, these switches are missing: the switch away from the thread, each of two switches between
-        // the hog and the pig, and the switch back to the thread. The switch back is in the first buffer too.
+        // In each case, another switch is missing: the switch away from the thread, each of the two switches
+        // between the hog and the pig, and the switch back to the thread. The switch back is in the first
+        // buffer too.
         assert_eq!(without(1), [hog(300), unknown(300), pig.clone()], "{late}");
         assert_eq!(without(2), [hog(300), unknown(400)], "{late}");
         assert_eq!(without(3), [hog(300), unknown(400)], "{late}");
@@ -517,7 +518,7 @@ fn a_recording_of_all_threads_has_one_buffer() {
 
     let waits = of(&made);
 
-    // Without wake-ups, it is not known what the thread did, nor what it waited for.
+    // If wake-ups are not recorded, the reader does not know what the thread did or what it waited for.
     assert_eq!(waits, [runnable("hog-300", 300), runnable("pig-301", 100)]);
 }
 
@@ -581,8 +582,8 @@ fn causes_beyond_the_limits_are_others() {
         (waits.len(), others.map(|(part, _, ns)| (*part, *ns)).collect())
     };
     let parts = |ready, asleep| vec![(Part::Runnable, ready), (Part::Blocked, asleep)];
-    // A group keeps 4,096 waits: two parts for each of 2,048 wakers, or two parts for each of 2,047 wakers
-    // and for the other wakers. Each waker has a wait of 5 ns and a wait of 35 ns.
+    // A group keeps 4,096 waits, two for each waker. These are the waits for 2,048 wakers, or for 2,047
+    // wakers and for all other wakers together. Each waker has a wait of 5 ns and a wait of 35 ns.
     let left = u64::from(WAITS) - 2_048;
     assert_eq!(others(&of(0)), (4_096, parts(5 * left, 35 * (left + 2))));
     // A thread keeps the waits for 1,024 wakers.
@@ -665,8 +666,8 @@ fn with_lanes(made: &Made) -> Regions {
 /// A turn of a CPU: beginning, end, CPU and name.
 type Shown = (i64, i64, Option<u16>, String);
 
-/// Returns who had the CPU of the region's thread, in the region and 100 ns before and after it. The region
-/// begins at the time `begin`.
+/// Returns the threads that ran on the CPU of the region's thread, during the region and 100 ns before and
+/// after it. The region begins at the time `begin`.
 fn turns(regions: &Regions, begin: i64) -> Option<Vec<Shown>> {
     let sample = regions.samples().next().unwrap();
     let window = Window { begin: sample.begin_ns, end: sample.end_ns(), around: 100 };
@@ -719,7 +720,7 @@ fn a_lane_without_the_other_threads_events_says_nothing_of_a_cpu() {
     trace.options = vec![trace_dat::recorded_with_threads(BOOT, &machine.threads())];
     made.kernel(&trace);
     assert_eq!(turns(&with_lanes(&made), 1_100), None);
-    // Without the switch away from the hog, only the time of this wait is not known.
+    // If the switch away from the hog is missing, only this wait has an unknown cause.
     let lost = |all: bool, cpu, n| (all && cpu == 0 && n == 2).then_some(Counted(false));
     made.kernel(&machine.trace_without(lost));
     let turns = turns(&with_lanes(&made), 1_100).unwrap();
@@ -761,8 +762,8 @@ fn a_thread_that_moves_between_cpus_without_its_switches_is_on_neither() {
 
     let regions = with_lanes(&made);
 
-    // The timer shows that the thread has the second CPU, but nobody knows since when. The first turn ends
-    // with the begin of the region, which is not an event of the kernel.
+    // The timer shows that the thread runs on the second CPU, but no event shows when it began to run. The
+    // first turn ends with the begin of the region, which is not an event of the kernel.
     let own = |from, to, cpu| (from, to, cpu, "own".to_owned());
     assert_eq!(
         turns(&regions, 1_100).unwrap(),
@@ -866,9 +867,9 @@ impl Simulated {
                         1 => (machine.timer(cpu, SOFT, task), "timer".into()).1,
                         2 => (machine.handler(cpu, "nvme0q1", task), "interrupt nvme0q1".into()).1,
                         3 => (machine.softirq(cpu, 3, task), "softirq NET_RX".into()).1,
-                        // This interrupt has no events of its own. So this interrupt comes only after an
-                        // event outside of interrupts. Without such an event, if the end of the previous
-                        // interrupt were missing, this interrupt would be taken for the previous interrupt.
+                        // This interrupt has no events of its own, so it comes only after an event outside of
+                        // interrupts. Otherwise, if the previous interrupt's end were lost, the reader would
+                        // mistake this interrupt for the previous one.
                         4 if in_thread[cpu] => {
                             (machine.wake(cpu, HARD, task), "interrupt".into()).1
                         }
@@ -903,8 +904,8 @@ impl Simulated {
         Simulated { machine, truth, turns }
     }
 
-    /// Asserts about the lanes around each region: each thread that a lane shows with a CPU had the CPU.
-    /// Times of the second buffer differ by at most `most`.
+    /// Checks the lanes around each region. If a lane shows a thread on a CPU, then the thread really was on
+    /// this CPU. In the second buffer, times may differ from the true times by at most `most`.
     #[track_caller]
     fn check_lanes(&self, regions: &Regions, most: i64) {
         let begin = |name: &str| {
@@ -986,7 +987,8 @@ proptest! {
     }
 }
 
-/// Removes one event, or one in a hundred events, and compares what is known without the removed events.
+/// Removes one event, or one in a hundred events. Checks that the reader then knows less, but reports nothing
+/// that is wrong.
 fn check_missing(
     Simulated { machine, .. }: &Simulated,
     lost: u64,
@@ -1062,8 +1064,8 @@ fn by_thread(waits: &BTreeMap<(usize, String), u64>, part: Part) -> BTreeMap<Str
     by_thread
 }
 
-/// Makes a session of a guest whose clock is the host's, with the regions of a machine's first thread. The
-/// guest's host is the VMM, or `hypertrace serve`.
+/// Makes a session of a guest that has the host's clock. The session has the regions of a machine's first
+/// thread. The guest's host is the VMM, or `hypertrace serve`.
 fn guest(machine: &Cpus, served: bool) -> Made {
     let events = r#"[
         {"id":16,"schema":"r0_begin(id:u64)","reference_point":false},
@@ -1127,8 +1129,8 @@ fn a_recording_of_the_host_does_not_hide_that_of_a_guest_which_another_process_t
     assert!(times.get(Part::Blocked).abs_diff(8 * MS) < 2_000, "{times:?}");
     assert_eq!(read(true, false), alone);
     assert_eq!(read(true, true), alone);
-    // If the VMM records, the host's recording shows the VMM's threads, but nothing shows which of these
-    // threads runs the guest's CPU.
+    // If the VMM records the session, the host's recording shows the threads of the VMM. No event shows which
+    // of these threads runs the guest's CPU.
     assert_eq!(read(false, true), alone);
 }
 
@@ -1178,8 +1180,8 @@ fn the_thread_of_a_server_is_no_vcpu() {
     assert_eq!((total.regions, total.times.get(Part::Unknown)), (1, total.times.total()));
     let path = total.path.iter().map(|step| (step.part, step.cause.as_deref().unwrap()));
     assert_eq!(Vec::from_iter(path), [(Part::Unknown, &Cause::Unknown(Unknown::NoThread))]);
-    // The server answers points while, by the server's switches, the server sleeps. Another warning reports
-    // this contradiction.
+    // The server answers points at times at which, according to its switches, the server sleeps. Another
+    // warning reports this contradiction.
     let said = |regions: &Regions| {
         let lines =
             regions.warnings.iter().filter(|line| line.contains("ran the session's clients"));
@@ -1207,7 +1209,8 @@ fn an_end_that_the_clock_puts_where_its_thread_has_no_cpu_is_the_clocks_fault() 
         host.at(26 * MS).timer(0, HARD, OWN).switch(0, READY, OWN);
         host.at(45 * MS).switch(0, READY, (7, "last"));
 
-        // A guest's events are on the guest's own clock, and a program's events are on the kernel's.
+        // A guest's events have times of the guest's own clock, and a program's events have times of the
+        // kernel's clock.
         let regions = match exact {
             false => with_host(&host, false),
             true => read(&host.made(), &Options { has_paths: true, ..Options::default() }),

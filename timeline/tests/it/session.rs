@@ -174,7 +174,7 @@ fn a_copy_of_a_segment_is_refused() {
 fn a_ring_that_a_guest_made_jump_is_read_in_order() {
     let first = Packet::guest(0).event(10, DISK_READ, &[1, 0]).with64(64, 1 << 40);
     let first = first.with64(72, (1 << 40) + 4);
-    // The head and the sequence number went back to the ring's beginning, which is a fault.
+    // The guest sets the head and the sequence number back to the ring's beginning, which is a fault.
     let back = Packet::guest(0).after(&first).with64(104, 1).with64(64, 0).with64(72, 0);
     let back = back.with64(112, 0).event(20, DISK_READ, &[2, 0]);
     let base = Packet::guest(0).after(&back);

@@ -129,14 +129,14 @@ fn written_events_are_read_in_the_order_in_which_they_happened() {
             ("disk_read", EventKind::Event) => {
                 assert_eq!(event.fields[0].1, Value::Unsigned(next));
                 assert_eq!(&*event.source, "guest/0 worker");
-                // The size of the bound is not checked. No error reached 100 us in trials, but a busy machine
-                // may have a larger error.
+                // The size of the bound is not checked. In trials, all errors were less than 100 us, but an
+                // error may be larger on a busy machine.
                 assert!(event.bound_ns.is_some(), "{event:?}");
                 next += 1;
             }
             ("disk_read", EventKind::ReferencePoint) => {
-                // All events up to this round came before the point, and no event of a later round came
-                // before the point.
+                // The point comes after all events of the rounds up to its own round, and before all events
+                // of later rounds.
                 let Value::Unsigned(round) = event.fields[0].1 else { panic!() };
                 assert_eq!(next, (round + 1) * EACH);
                 assert_eq!(event.fields[1].1, Value::Str(b"abc".as_slice().into()));
@@ -248,7 +248,7 @@ proptest! {
                 prop::option::weighted(0.4, (prop::sample::select(vec![0usize, 8, 9, 16]), word())),
                 // words of the schema log and the ring, counted from the end of page H
                 prop::collection::vec((0usize..40_000, word()), 0..40),
-                // contents of its reference point
+                // words of the client's reference point
                 prop::option::of((word(), word())),
                 any::<bool>(),
             ),

@@ -48,8 +48,8 @@ fn simulation(context: &mut Context) -> Result<&mut Simulation> {
     context.resource(|| Ok(Simulation::new(34)))
 }
 
-/// Returns how far the share of false alarms about the region `request` is from the level, in percentage
-/// points.
+/// Returns the largest distance, in percentage points, between `level` and the share of false alarms about
+/// the region `request`.
 fn false_alarms(context: &mut Context, level: f64) -> Result<f64> {
     let simulation = simulation(context)?;
     let (mut furthest, mut shares) = (0.0_f64, Vec::new());

@@ -58,8 +58,8 @@ impl Slot<'_> {
         slot
     }
 
-    /// Fills the slot with the point of this number. The point's id has no schema, so that the drain loop
-    /// does not decode the point, and the row does not time the decoding.
+    /// Fills the slot with the point of this number. The point's id has no schema. Thus the drain loop does
+    /// not decode the point, and the row does not measure decoding.
     pub fn fill(&self, seq: u64) {
         self.0[0].store(seq | 0x1234_5678 << 32, Relaxed);
     }
@@ -159,8 +159,8 @@ pub fn restore(_: &mut Context) -> Result<f64> {
 
 /// Number of clients of the idle device.
 const CLIENTS: u32 = 16;
-/// Wait before the measurement: the drain loop rests only after the drain loop has written the session's
-/// accounts.
+/// Wait before the measurement, because the drain loop still has to write the session's accounts before it
+/// rests.
 const SETTLE: Duration = Duration::from_millis(1500);
 /// Time that is measured.
 const IDLE: Duration = Duration::from_secs(2);

@@ -58,13 +58,14 @@ pub const ROWS: &[Row] = &[
 const RECORDS: u64 = 100_000;
 /// Size in bytes of each write of `write_floor`.
 const CHUNK: usize = 64 << 10;
-/// Number of writes of a run. All writes together have as many bytes as the drain loop writes.
+/// Number of writes of a run. The total size of these writes equals the number of bytes that the drain loop
+/// writes in a run.
 const CHUNKS: u64 = 50;
 /// Number of chunks of the file that `write_floor` writes. The file is as large as a session's stream file.
 const FILE_CHUNKS: u64 = 1024;
 
 /// File whose pages are allocated already. The row writes the pages in order, again and again, as the drain
-/// loop writes the pages of a session's stream file. Therefore no page is in a near cache.
+/// loop writes the pages of a session's stream file. Therefore no page is in the CPU's first caches.
 struct FloorFile {
     file: File,
     next: u64,

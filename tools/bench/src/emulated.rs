@@ -1,7 +1,7 @@
 //! The guest side of the rows under an emulator: a child of this program that
 //! QEMU runs.
 //!
-//! Unsafe, because of the store to a register and of a system call that no kernel has.
+//! The code is unsafe because it stores to a register, and because it makes a system call that no kernel has.
 #![allow(unsafe_code)]
 
 use super::timing::timed;

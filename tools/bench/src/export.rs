@@ -1,5 +1,5 @@
-//! Rows about exports. A row measures the command's CPU time for a session, and compares this time with
-//! `report` of the session, and with a write of the same bytes.
+//! Rows about exports. A row measures the CPU time of the command for a session. The row compares this time
+//! with the time of `report`, or with the time to write the same bytes.
 
 use super::parts::beside;
 use super::row::{Context, Floor, Row, row};
@@ -130,8 +130,7 @@ impl Session {
         let mut child = command.stdin(Stdio::null()).stdout(out).stderr(Stdio::null()).spawn()?;
         let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         waitid(WaitId::Pid(Pid::from_child(&child)), ended)?;
-        // The file's first number is the time for which the main thread had a CPU. The command has no other
-        // thread.
+        // The first number in this file is the CPU time of the main thread. The command has no other thread.
         let stat = fs::read_to_string(format!("/proc/{}/schedstat", child.id()))?;
         ensure!(child.wait()?.success(), "{args:?} failed");
         let ns = stat.split(' ').next().context("a line of another form in /proc")?;

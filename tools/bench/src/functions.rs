@@ -61,8 +61,8 @@ const NUMBERS: &str = if cfg!(debug_assertions) { "1000" } else { "200000" };
 /// Emulator of user mode.
 const USER: &str = "qemu-x86_64";
 
-/// Kernel and emulator for machines of AArch64. The rows of x86-64 use the kernel and the emulator of the
-/// rows in a Linux guest.
+/// Kernel and emulator for machines of AArch64. The rows of x86-64 use the kernel and the emulator that the
+/// rows in a Linux guest use.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Aarch64 {
     /// Measure functions_boot_aarch64 with this kernel
@@ -222,7 +222,7 @@ pub fn plain_user(context: &mut Context) -> Result<f64> {
 
 /// Results of an emulator that has ended.
 struct Ran {
-    /// CPU time in nanoseconds, user's and system's.
+    /// Sum of the user and system CPU time in nanoseconds.
     ns: f64,
     stdout: String,
     stderr: String,

@@ -1,5 +1,5 @@
-//! Row of the hostile clients: the share of the drain loop's time that an honest client gets while there are
-//! 15 hostile clients.
+//! Row of the hostile clients: the share of the drain loop's time that an honest client gets beside 15
+//! hostile clients.
 
 use super::ring::lease;
 use super::row::{Context, Row, row};
@@ -44,7 +44,7 @@ const GEOMETRY: Geometry = Geometry {
     block_bytes: 1 << 10,
     schema_bytes: 1 << 14,
 };
-/// Drain time of a run, in units of a client's share of a pass.
+/// Drain time of a run. The unit is the share of a pass that one client gets.
 const SHARES: u64 = 2_000;
 
 /// Measures the time per record of the honest client while there are hostile clients.
@@ -52,8 +52,8 @@ pub fn beside(_: &mut Context) -> Result<f64> {
     run(true)
 }
 
-/// Measures the fair share. The fair share is 16 times the time per record of the honest client when the
-/// honest client is alone.
+/// Measures the fair share. The fair share is 16 times the time per record that the honest client needs when
+/// it is alone.
 pub fn fair(_: &mut Context) -> Result<f64> {
     Ok(run(false)? * f64::from(CLIENTS))
 }
@@ -218,9 +218,9 @@ impl<'m> Hostile<'m> {
         true
     }
 
-    /// Writes blocks while there is room. For a record's number, `of` returns the holder's token, the number
-    /// of records in the block, and the record's timestamp. The records have no payload. A pad fills the rest
-    /// of the block.
+    /// Writes blocks while there is room. `of` takes the number of a record. It returns the holder's token,
+    /// the number of records in the block, and the record's timestamp. The records have no payload. A pad
+    /// fills the rest of the block.
     fn blocks(&mut self, of: impl Fn(u64) -> (u64, u64, u64)) {
         let block = self.memory.block_words();
         let tail = self.memory.host[host_page::TAIL].load(Ordering::Acquire);

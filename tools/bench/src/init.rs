@@ -61,7 +61,7 @@ fn program(machine: u16, code: &[u8]) -> Vec<u8> {
     let longs = |file: &mut Vec<u8>, all: &[u64]| {
         all.iter().for_each(|long| file.extend_from_slice(&long.to_le_bytes()));
     };
-    // The file is executable. The entry and the place of the segment's header follow.
+    // The file is executable. The next fields are the entry address and the offset of the segment's header.
     halves(&mut file, &[2, machine]);
     words(&mut file, &[1]);
     longs(&mut file, &[BASE + HEADERS, 64, 0]);

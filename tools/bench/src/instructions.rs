@@ -14,7 +14,7 @@ const TURNS: u64 = 20;
 
 static STEPS: AtomicU64 = AtomicU64::new(0);
 
-/// Counts the instructions of a turn of a loop, including the loop's own.
+/// Counts the instructions of one turn of a loop, together with the instructions of the loop itself.
 pub fn counted(mut turn: impl FnMut(u64)) -> Result<f64> {
     let before = handle(step as *const () as usize)?;
     let counts = [TURNS, 2 * TURNS].map(|turns| stepped(turns, &mut turn));

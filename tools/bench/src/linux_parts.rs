@@ -1,5 +1,5 @@
-//! Measures, inside a Linux guest, the guest's part of the rows about a Linux guest. This program is the
-//! first process of the guest's kernel.
+//! Measures the guest's part of the rows about a Linux guest. The program runs inside this guest. This
+//! program is the first process of the guest's kernel.
 
 use super::linux::MODULE;
 use super::measure::quantile;
@@ -58,8 +58,8 @@ pub fn answer(part: &str) -> Result<f64> {
         ("open", way) => open(way),
         ("emit", _) => tenth(BATCHES, || wait_for_room(BATCHES[1]), |n| emit(n, black_box(n))),
         ("awake", _) => points(AWAKE, Duration::ZERO, 0.1),
-        // A sleeping host looks at its rings at a steady pace, so the quickest points are luck. Therefore
-        // this part returns the median.
+        // A sleeping host looks at its rings at regular times, so a point is answered quickly only by luck.
+        // Therefore this part returns the median.
         ("asleep", _) => points(ASLEEP, PAUSE, 0.5),
         ("idle", _) => points(IDLE, LONG_PAUSE, 1.0),
         ("million", _) => million(),
@@ -82,7 +82,8 @@ fn open(way: &str) -> Result<f64> {
     Ok(0.0)
 }
 
-/// Emits an event of this thread's client. This function is not inlined, as in a large program.
+/// Emits an event of this thread's client. This function is not inlined, because large programs often do not
+/// inline such a function either.
 #[inline(never)]
 fn emit(a: u64, b: u64) {
     hypertrace::event!("bench_pair", a, b);

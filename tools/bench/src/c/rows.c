@@ -1,4 +1,4 @@
-/* Rows of C. The program prints `ready`, and then answers each line of its stdin with the nanoseconds per turn. */
+/* Rows of C. The program prints `ready`, and then answers each line of its stdin with the time of a turn in nanoseconds. */
 #include <hypertrace.h>
 
 #include <stdio.h>
@@ -6,14 +6,14 @@
 #include <time.h>
 
 enum {
-    /* These numbers are the same as in the rows of the ring. The ring holds two bursts, and a record has four words. */
+    /* The rows of the ring use the same numbers. The ring holds two bursts, and a record has four words. */
     BURST = 50000,
     BURSTS = 10,
     WORDS = 2,
     TURNS = 20000000
 };
 
-/* Marks a function that the compiler must not instrument: all functions except for one. */
+/* Marks a function that the compiler must not instrument. Only one function has no such mark. */
 #define PLAIN __attribute__((no_instrument_function)) static
 
 /* Makes the compiler assume that `value` changes here. */

@@ -1,4 +1,4 @@
-/* The event: two 64-bit numbers, in LTTng-UST's own words. */
+/* The event has two 64-bit numbers. LTTng-UST's macros declare it. */
 #undef LTTNG_UST_TRACEPOINT_PROVIDER
 #define LTTNG_UST_TRACEPOINT_PROVIDER hypertrace_bench
 
