@@ -45,6 +45,7 @@ const PERIOD: Duration = Duration::from_millis(20);
 ///                   started the guest's kernel itself
 ///   kernel          the guest runs at the kernel's own addresses
 ///   second vCPU     two vCPUs have run the guest's kernel
+///   restored        with --restore, a vCPU first enters the guest
 ///   user space      a vCPU has run at an address of a program
 ///   unknown         the kernel lost events, so another stage may have begun
 ///
@@ -78,6 +79,10 @@ pub struct Args {
     /// boot up to the beginning of this stage
     #[arg(long, value_name = "STAGE")]
     until: Option<String>,
+
+    /// The VMM restores a saved guest. The stage "restored" begins with the first entry of a vCPU
+    #[arg(long)]
+    restore: bool,
 
     /// End the VMM by SIGTERM after this time, such as 30s, even if the stage of --until has not begun
     #[arg(long, value_name = "T", value_parser = units::wait)]
@@ -115,6 +120,8 @@ Examples:
                                     a stage from the first access to a device
   hypertrace boot --until 'user space' --limit 60s -- ./vm
                                     boot a VM that does not end by itself
+  hypertrace boot --restore -- qemu-system-x86_64 ... -incoming file:state
+                                    restore a saved VM
 
 Exit code: 0 done, 1 failed, 2 wrong usage or no boot in a recording.";
 
@@ -209,6 +216,7 @@ impl Args {
     fn options(&self) -> Options {
         let mut options = Options::default();
         (options.marks, options.until) = (self.mark.clone(), self.until.clone());
+        options.is_restore = self.restore;
         options
     }
 

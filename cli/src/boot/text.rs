@@ -275,12 +275,13 @@ fn behind(stage: &Stage) -> BTreeMap<String, u64> {
     sums
 }
 
-/// Returns the time of threads in each part that uses a CPU. The key is a text with the part and the thread.
-/// A vCPU is named by its number, and the VMM's other threads count together.
+/// Returns the time of threads in each part that uses a CPU. The key is a text with the part and the threads.
+/// The vCPUs count together, because the guest may run the same work on another vCPU in another boot. The
+/// VMM's other threads count together, too.
 fn parts(stage: &Stage) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     for thread in &stage.threads {
-        let of = thread.vcpu.map_or("the VMM's other threads".into(), |n| format!("vCPU {n}"));
+        let of = if thread.vcpu.is_some() { "the vCPUs" } else { "the VMM's other threads" };
         for (part, ns) in thread.times.iter().filter(|(part, _)| part.is_on_cpu()) {
             *sums.entry(format!("{} of {of}", part.label())).or_default() += ns;
         }
@@ -519,7 +520,7 @@ mod tests {
             times: both.map(|more| ns + more).into(),
             exits: both.map(|more| map("pio read 0x71", (exits, exits * 10 + more))).into(),
             behind: both.map(|more| map("hog", behind + more)).into(),
-            parts: both.map(|more| map("guest of vCPU 0", guest + more)).into(),
+            parts: both.map(|more| map("guest of the vCPUs", guest + more)).into(),
         }
     }
 
@@ -533,7 +534,7 @@ mod tests {
         for (slow, why) in [
             (stage(50_000, 20_000, 500, 8_000), "with 19,000 exits more by pio read 0x71"),
             (stage(50_000, 1_000, 40_000, 8_000), "more waiting for a CPU behind hog"),
-            (stage(50_000, 1_000, 500, 48_000), "more guest of vCPU 0"),
+            (stage(50_000, 1_000, 500, 48_000), "more guest of the vCPUs"),
             (stage(50_000, 1_000, 500, 8_000), "nothing is clearly more in each boot"),
         ] {
             let text = said(&normal, &slow);
@@ -555,7 +556,7 @@ mod tests {
 
         let text = said(&stage(10_000, 1_000, 500, 8_000), &slow);
 
-        assert!(text.contains("with 39.1us more guest of vCPU 0"), "{text}");
+        assert!(text.contains("with 39.1us more guest of the vCPUs"), "{text}");
         assert!(!text.contains("interrupt"), "{text}");
     }
 

@@ -3,7 +3,9 @@
 use crate::html::parse;
 use crate::regions_html::check_closed;
 use hypertrace_kernel::{Config, Source};
-use hypertrace_test_support::boots::booted;
+use hypertrace_test_support::boots::{KERNEL, VCPU, Vm, booted};
+use hypertrace_test_support::cpus::ASLEEP;
+use hypertrace_test_support::made::Made;
 use hypertrace_tests::capability;
 use hypertrace_tests::command::{Hypertrace, run};
 use hypertrace_tests::golden::golden;
@@ -114,6 +116,40 @@ fn a_stage_of_ones_own_and_an_end_are_chosen() {
     let stages = shown.lines().skip(2).map_while(|line| line.split_whitespace().next());
     assert_eq!(Vec::from_iter(stages.take(4)), ["VMM", "firmware", "clock", "kernel"], "{shown}");
     assert!(!shown.contains("user space"), "{shown}");
+}
+
+/// Makes a boot in which a vCPU computes until a time while the other vCPU has nothing to do.
+fn computing(vcpu: usize, until: u64) -> Made {
+    const IDLE: (u32, &str) = (0, "swapper");
+    let other = 1 - vcpu;
+    let mut vm = Vm::new();
+    vm.enter(10_000, 0, 0, 0xfff0);
+    vm.exit(20_000, 0, 0x60, KERNEL).enter(20_100, 0, 0, KERNEL);
+    vm.0.at(30_000).switch(1, ASLEEP, VCPU[1]);
+    vm.enter(30_500, 1, 1, 0x9_a000);
+    vm.exit(31_000, 1, 0x60, KERNEL).enter(31_050, 1, 1, KERNEL);
+    vm.exit(32_000, other, 0x78, KERNEL).0.at(32_100).switch(other, ASLEEP, IDLE);
+    vm.exit(until, vcpu, 0x60, KERNEL);
+    vm.0.at(until + 10).wake(vcpu, 0, VCPU[other]).at(until + 100).switch(
+        other,
+        ASLEEP,
+        VCPU[other],
+    );
+    vm.end(until + 500)
+}
+
+#[test]
+fn time_of_the_guest_is_the_cause_whichever_vcpu_ran_the_guest() {
+    let [fast, slow] = [60_000, 400_000].map(|until| [0, 1].map(|vcpu| computing(vcpu, until)));
+    let mut command = HYPERTRACE.command(["boot", "--of"]);
+    command.args(fast.each_ref().map(Made::path)).arg("--with");
+
+    let shown = run(command.args(slow.each_ref().map(Made::path))).stdout;
+
+    let words = Vec::from_iter(shown.split_whitespace()).join(" ");
+    let why =
+        "boot is 340us slower: 340us of it in \"second vCPU\", with 337us more guest of the vCPUs";
+    assert!(words.starts_with(why), "{shown}");
 }
 
 #[test]

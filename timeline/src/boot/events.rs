@@ -2,7 +2,7 @@
 
 //! Finds the marks of boots and the exits of vCPUs in one pass over the events.
 
-use super::{Boot, Exit, Options, Point, Stage, UNKNOWN, VMM};
+use super::{Boot, Exit, Options, Point, RESTORED, Stage, UNKNOWN, VMM};
 use crate::error::Result;
 use crate::event::{EntryRef, EventRef};
 use crate::inputs::needs::Needs;
@@ -495,6 +495,11 @@ impl Pass<'_> {
         let (boot, code) = (vcpu.boot, vcpu.code);
         let is_first = self.open[boot].boot.stages.iter().all(|stage| stage.name == VMM);
         let is_beginning = address < REAL_MODE || RESET.contains(&address);
+        if self.options.is_restore && code == Code::Nothing {
+            // Each vCPU goes on where the saved vCPU stopped.
+            vcpu.code = Code::Kernel;
+            return self.stage(boot, RESTORED, ts, Some(tid));
+        }
         if code == Code::Kernel && is_beginning {
             // The CPU was reset, or runs firmware.
             vcpu.code = Code::Low;

@@ -40,11 +40,15 @@ use std::fmt;
 pub const UNKNOWN: &str = "unknown";
 
 /// Names of the stages that begin with the standard marks.
-pub const STAGES: [&str; 6] =
-    [VMM, "firmware", "kernel's image", "kernel", "second vCPU", "user space"];
+pub const STAGES: [&str; 7] =
+    [VMM, "firmware", "kernel's image", "kernel", "second vCPU", RESTORED, "user space"];
 
 /// Name of the stage from the start of the VMM on.
 const VMM: &str = "VMM";
+
+/// Name of the stage from the first entry of a vCPU on, in place of the firmware and the kernel, if the VMM
+/// restores a guest.
+const RESTORED: &str = "restored";
 
 /// Marks that begin the stages of a boot, and the mark that ends the boot.
 #[derive(Clone, Debug, Default)]
@@ -55,6 +59,8 @@ pub struct Options {
     /// Name of a stage. The boot ends when this stage begins. If the name is `None`, the boot ends when the
     /// VMM ends.
     pub until: Option<String>,
+    /// Whether the VMM restores a saved guest, which runs neither firmware nor the begin of a kernel.
+    pub is_restore: bool,
 }
 
 /// The boots of a recording.

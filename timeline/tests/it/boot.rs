@@ -109,6 +109,30 @@ fn a_recording_says_whether_the_last_stage_has_begun() {
 }
 
 #[test]
+fn a_restored_guest_has_its_first_entry_and_its_first_program_as_marks() {
+    let mut vm = Vm::new();
+    // The guest touches a page that a thread of the VMM has to read first.
+    vm.enter(10_000, 0, 0, KERNEL).exit(11_000, 0, 0x400, KERNEL);
+    vm.0.at(11_500).switch(0, ASLEEP, VMM);
+    vm.0.at(14_000).wake(0, 0, VCPU[0]).at(14_500).switch(0, ASLEEP, VCPU[0]);
+    vm.enter(15_000, 0, 0, KERNEL).exit(16_000, 0, 0x60, 0x40_1000);
+    vm.enter(16_100, 0, 0, 0x40_1000).exit(17_000, 0, 0x60, 0x40_1000);
+    vm.0.at(17_100).switch(1, ASLEEP, VCPU[1]);
+    vm.enter(17_200, 1, 1, KERNEL).exit(17_500, 1, 0x60, KERNEL);
+
+    let boots = boots(&vm.end(20_000), |options| options.is_restore = true);
+
+    let expected = [("VMM", 0, 7_000), ("restored", 7_000, 13_000), ("user space", 13_000, 18_000)];
+    assert_eq!(stages(&boots), expected);
+    let restored = &boots.boots[0].stages[1];
+    let faults = restored.exits.iter().find(|exit| exit.what == "npf").unwrap();
+    assert_eq!((faults.count, faults.ns), (1, 4_000), "{restored:?}");
+    let vcpu = restored.threads.iter().find(|thread| thread.vcpu == Some(0)).unwrap();
+    let wait = &vcpu.waits[0];
+    assert_eq!((wait.part, &*wait.cause, wait.ns), (Part::Blocked, "vmm-300", 2_505), "{vcpu:?}");
+}
+
+#[test]
 fn a_mark_that_is_none_says_why() {
     for (text, why) in [
         ("", "a mark is [NAME=][first] EVENT"),

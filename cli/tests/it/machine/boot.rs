@@ -101,6 +101,28 @@ fn a_program_that_takes_a_vcpus_cpu_is_named_as_the_cause_of_a_slow_boot() {
 
 #[test]
 #[ignore = "cargo xtask full --only machine"]
+fn devices_that_are_enumerated_are_named_as_the_cause_of_a_slow_boot() {
+    let (Some(machine), Some(linux)) = (Machine::find(), Linux::find()) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let vm = vm(&linux, folder.path(), "q35");
+    // The first function says that its device has others.
+    let function = |at: u32| {
+        let first = if at.is_multiple_of(8) { ",multifunction=on" } else { "" };
+        format!(" -device pci-testdev,addr={:x}.{}{first}", 8 + at / 8, at % 8)
+    };
+    let more = (0..64).map(function).collect::<String>();
+
+    let script = format!("boots a {vm}; boots b {vm}{more}");
+    let (_, show) = compared(machine, &script);
+
+    // Linux writes to each BAR of each function to learn its size. Durations may overlap.
+    let verdict = verdict(&show(&[]));
+    assert!(verdict.contains("exits more by pio write 0xcf"), "{verdict}");
+    Linux::used();
+}
+
+#[test]
+#[ignore = "cargo xtask full --only machine"]
 fn a_vm_that_does_not_end_is_ended_when_the_last_stage_begins() {
     let (Some(machine), Some(linux)) = (Machine::find(), Linux::find()) else { return };
     let folder = tempfile::tempdir().unwrap();
