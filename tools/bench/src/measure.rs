@@ -89,7 +89,7 @@ fn median_and_iqr(values: &mut [f64]) -> (f64, f64) {
     (at(0.5), at(0.75) - at(0.25))
 }
 
-/// Returns the interpolated value below which this part of the values lies.
+/// Returns the interpolated quantile of the values: the share `part` of the values is smaller.
 pub fn quantile(values: &mut [f64], part: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     let position = part * (values.len() - 1) as f64;

@@ -164,8 +164,8 @@ pub fn bpftrace(context: &mut Context) -> Result<f64> {
 /// Number of calls that uftrace records.
 const UFTRACE_CALLS: u64 = 200_000;
 
-/// Measures a call of a function built with `-pg`, whose entry and exit uftrace
-/// records to a file.
+/// Measures a call of a function that is built with `-pg`. uftrace records the function's entry and its exit
+/// to a file.
 pub fn uftrace(_: &mut Context) -> Result<f64> {
     let scratch = Scratch::new()?;
     scratch.write(&[("uftrace.c", include_str!("uftrace/uftrace.c"))])?;

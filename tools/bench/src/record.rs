@@ -29,7 +29,8 @@ const TURNS: u64 = 20_000;
 /// Runs something while the kernel's events of this process are recorded.
 pub fn recorded<T>(own_only: bool, run: impl FnOnce() -> Result<T>) -> Result<(T, Recorded)> {
     let scratch = Scratch::new()?;
-    // The recording needs a session that runs at the same time. This session is not the guest's own session.
+    // A recording needs a session that runs at the same time. The session here only serves this purpose, and
+    // the guest has its own session.
     let beside = scratch.session()?;
     let mut config = Config::new(scratch.path().join("session"));
     (config.pids, config.own_only) = (vec![std::process::id()], own_only);
@@ -56,7 +57,7 @@ pub struct Recorded {
     time: Duration,
 }
 
-/// Size in bytes of a recording that has no buffer with the scheduling of all threads.
+/// Size in bytes of a recording without the buffer in which the scheduling of all threads is recorded.
 struct OwnBytes(u64);
 
 /// Measures a switch while the program's own threads are recorded.
@@ -66,7 +67,7 @@ pub fn switch_of_own(context: &mut Context) -> Result<f64> {
     Ok(ns)
 }
 
-/// Measures a switch while the scheduling of all threads is recorded, too.
+/// Measures a switch while the kernel also records the scheduling of all threads.
 pub fn switch_of_all(context: &mut Context) -> Result<f64> {
     let (ns, recorded) = recorded(false, switch)?;
     let own = context.resource(|| Ok(OwnBytes(0)))?.0;

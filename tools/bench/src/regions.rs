@@ -45,16 +45,16 @@ const TURN: u64 = 2_000;
 const OTHERS: [Task; 2] = [(9, "other"), (10, "third")];
 /// Number of CPUs that no vCPU uses.
 const OTHER_CPUS: usize = 2;
-/// File with only the buffer of all threads.
+/// File that contains only the buffer of all threads.
 const CPUS: &str = "cpus.dat";
 
-/// A session with its kernel.dat, of some 440,000 events.
+/// A session with a kernel.dat. Together, they have about 440,000 events.
 struct Files {
     made: Made,
     events: u64,
 }
 
-/// A session whose kernel.dat has the scheduling of all threads, too.
+/// A session with a kernel.dat that also contains the scheduling of all threads.
 struct Both(Files);
 
 impl Files {
@@ -164,7 +164,7 @@ fn of_cpu(vcpu: &Vcpu) -> Vec<Event> {
     turns.events
 }
 
-/// Makes the scheduling of another CPU, on which two threads wake each other.
+/// Makes the scheduling events of another CPU, on which two threads wake each other.
 fn of_other_cpu(end: u64) -> Vec<Event> {
     let mut turns = Turns { events: Vec::new(), running: OTHERS[0], now: 0 };
     while turns.now < end {
@@ -198,7 +198,7 @@ fn read_all(recording: &Recording, events: u64) -> Result<()> {
     Ok(())
 }
 
-/// Measures all regions, from opening the files on, per event.
+/// Measures the time per event to open the files and find all regions.
 pub fn regions(context: &mut Context) -> Result<f64> {
     let files = context.resource(Files::new)?;
     files.ns(|| read(files, &Options::default()).map(drop))

@@ -16,11 +16,11 @@ use std::hint::black_box;
 use std::sync::atomic::{Ordering, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// The row of the fastest ring that still does a ring's job.
+/// Row of the fastest ring that still does all that a ring must do.
 pub const FLOOR: Floor = ("ring_floor", floor);
 /// Loop that does nothing.
 pub const EMPTY_LOOP: Floor = ("empty loop", empty);
-/// Event with which other ways to emit are compared.
+/// The row of an ordinary event, with which the rows of other ways to emit are compared.
 pub const EMIT: Floor = ("ring_emit", emit);
 
 pub const ROWS: &[Row] = &[
@@ -257,7 +257,7 @@ pub fn emit_two_ids(context: &mut Context) -> Result<f64> {
     })
 }
 
-/// Measures commits, as [`emit`] measures events.
+/// Measures [`commit_pair`] in the way in which [`emit`] measures events.
 pub fn commit(context: &mut Context) -> Result<f64> {
     drained(context, commit_pair)
 }
@@ -338,7 +338,7 @@ pub fn cold(context: &mut Context) -> Result<f64> {
     Ok(time)
 }
 
-/// Measures the loads and stores of [`cold`] by hand.
+/// Measures hand-written code with the loads and stores that [`cold`] needs.
 pub fn cold_floor(context: &mut Context) -> Result<f64> {
     let rings = rings(context)?;
     let memory = memory(rings, 0)?;

@@ -36,7 +36,7 @@ impl Scratch {
         Ok(Hypertrace::with_session(self.session()?, config)?)
     }
 
-    /// Starts a device whose registers all trap, as the registers of a device in its own process do.
+    /// Starts a device without doorbells: all registers trap, as if the device ran in a process of its own.
     pub fn server(&self, geometry: Geometry) -> Result<Hypertrace> {
         let config = DeviceConfig::new(0).with(|config| {
             config.geometry = geometry;

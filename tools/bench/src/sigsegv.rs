@@ -1,5 +1,5 @@
-//! The user mode of 2016, for comparison with today's user mode. An event is a store to a protected page, and
-//! a handler of the signal that the store raises. This module is written by hand.
+//! The user mode of the 2016 version, for comparison with the present user mode. An event is a store to a
+//! protected page, and a handler of the signal that the store raises. This module is written by hand.
 //!
 //! A single page would trap only once, because the handler has to open the page so that the store completes.
 //! Therefore the channel of 2016 had two pages: while one page was open, the other page was closed. An event

@@ -38,7 +38,7 @@ pub const ROWS: &[Row] = &[
 /// Number of spans of a burst. The ring holds one and a half bursts.
 const SPANS: u64 = 20_000;
 const BURSTS: u64 = 10;
-/// Number of words of the longer one of a span's two events. The event has two numbers, a field, and the
+/// Number of words of the longer event of a span's two events. The event has two numbers, a field, and the
 /// target.
 const WORDS: u64 = 7;
 

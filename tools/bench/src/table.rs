@@ -50,8 +50,8 @@ pub fn columns() -> usize {
     size.map_or(COLUMNS, |size| size.ws_col.into())
 }
 
-/// Returns the text about the machine and about each row. Below a row stands what the row measures. Below a
-/// row that misses its target, the text also says what bounds the row's time. No line is longer than
+/// Returns the text about the machine and about each row. The line below a row says what the row measures.
+/// Below a row that misses its target, the text also says what bounds the row's time. No line is longer than
 /// `columns`.
 pub fn text(machine: &Machine, rows: &[Measured], columns: usize) -> String {
     let machine = format!(
@@ -85,8 +85,8 @@ pub fn text(machine: &Machine, rows: &[Measured], columns: usize) -> String {
     text
 }
 
-/// Lists rows below the texts of their sections. For each row, the list has the row's name and target. Below
-/// the name stand what the row measures, and how.
+/// Lists rows below the texts of their sections. For each row, the list has the row's name and target. The
+/// lines below the name say what the row measures, and how.
 pub fn list(rows: &[&Row], columns: usize) -> String {
     let name = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
     let entry = |row: &Row| {

@@ -46,9 +46,9 @@ pub fn timed(turns: u64, mut turn: impl FnMut(u64)) -> u64 {
     ticks() - start
 }
 
-/// Times `batches` batches, in each of which `turn` runs `batch` times. Returns the time of a turn in
-/// nanoseconds, in the batch that is slower than one tenth of the batches. In such a fast batch, other
-/// programs have taken no CPU time. `before` runs before each batch, and is not timed.
+/// Times `batches` batches. In each batch, `turn` runs `batch` times. Returns the time of a turn in
+/// nanoseconds in a fast batch: one tenth of the batches are faster than this batch. In such a fast batch,
+/// other programs have taken no CPU time. `before` runs before each batch, and is not timed.
 pub fn tenth(
     [batches, batch]: [u64; 2],
     mut before: impl FnMut() -> Result<()>,

@@ -251,7 +251,7 @@ pub fn sustained_floor(context: &mut Context, to: To) -> Result<f64> {
     Ok(floor(context)? + write)
 }
 
-/// Measures the time per record of all threads together, in rings that hold the run.
+/// Measures the time per record of all threads together. The rings have room for all records of a run.
 pub fn threads(count: u64) -> Result<f64> {
     let host = Host::new(To::Session, count as usize, Some(BURST_RING))?;
     let _on = On::new(&events::bench_pair::EVENT);

@@ -82,7 +82,7 @@ const PAUSE: Duration = Duration::from_micros(300);
 /// Number of times that a thread loads the other side's word before the thread sleeps on this word.
 const SPINS: u32 = 200;
 
-/// Memory that two threads share. The threads do nothing but hand over to each other.
+/// Memory that two threads share. The threads only hand control to each other.
 #[derive(Default)]
 struct Handshake {
     slot: Line<[AtomicU64; 6]>,
@@ -98,7 +98,7 @@ struct Handshake {
 struct Line<T>(T);
 
 fn sleep(word: &AtomicU32, found: u32) {
-    // The result is ignored, because the caller loads the word again in any case.
+    // The result does not matter, because the caller loads the word again after every return.
     let _ = futex::wait(word, Flags::empty(), found, None);
 }
 
@@ -191,13 +191,13 @@ fn timed_with(turns: u64, pause: Option<Duration>, mut turn: impl FnMut(u64)) ->
     (0..turns).map(paused).sum()
 }
 
-/// Time without events after which a host's pauses have their greatest length.
+/// Time without events after which a host pauses as long as it ever does.
 const SETTLE: Duration = Duration::from_millis(400);
 /// Time that is measured.
 const MEASURED: Duration = Duration::from_millis(500);
 
-/// Returns for how many nanoseconds per second some threads had a CPU while `meanwhile` ran. The threads are
-/// the threads that `start` starts and whose names begin with `ht-`.
+/// Returns the CPU time of some threads while `meanwhile` runs, in nanoseconds per second. These threads are
+/// started by `start`, and their names begin with `ht-`.
 fn cpu_of<T>(
     start: impl FnOnce() -> Result<T>,
     meanwhile: impl FnOnce(&T) -> Result<()>,

@@ -55,7 +55,7 @@ fn message(command: u64, body: &[u64]) -> Vec<u8> {
 }
 
 /// Measures a store of 8 bytes: the message for the store, and the reply. `before` runs before each store,
-/// and the time includes `before`.
+/// and is part of the measured time.
 fn stores(mut client: &UnixStream, offset: u64, before: impl Fn(u64)) -> Result<f64> {
     let region = Region::Control.bar() as u64;
     let mut message = message(REGION_WRITE, &[offset, region | 8 << 32, 0]);

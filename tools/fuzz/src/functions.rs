@@ -1,7 +1,7 @@
-//! Target `functions`: if a function trace is damaged anywhere, then the reader returns an error that names
-//! the file, or leaves the damaged bytes of a task out and reports them with the file's name. Damage never
-//! makes the trace's sums, a flame graph, a timeline, or a copy for uftrace panic. Any name of a function can
-//! be shown.
+//! Target `functions`: a function trace that is damaged anywhere. The reader either returns an error that
+//! names the file, or leaves out the damaged bytes of a task and reports them with the file's name. Damage
+//! never makes the trace's sums, a flame graph, a timeline, or a copy for uftrace panic. Any name of a
+//! function can be shown.
 
 use crate::input::Input;
 use crate::reader::{damage_all, files_of, write};
@@ -26,8 +26,8 @@ pub fn run(bytes: &[u8]) {
     let dir = TempDir::new().expect("a directory");
     write(&damage_all(whole, &mut input), dir.path());
     let name = dir.path().display().to_string();
-    // `shown` and `exported` read the trace before `read` cuts the trace, so that the trace still has
-    // everything that a killed recorder leaves.
+    // `read` cuts the trace. `shown` and `exported` therefore run first, while the trace still has everything
+    // that a killed recorder leaves.
     for said in [shown(dir.path()), exported(dir.path())].into_iter().flatten() {
         assert!(said.contains(&name), "names no file: {said}");
     }
@@ -41,7 +41,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// Panics if a symbol's name for people is too long, or takes too long to make.
+/// Panics if a symbol's readable name is too long, or takes too long to make.
 fn shows(symbol: &str) {
     // The symbol is cut to the length that names from files have.
     let end = (0..=MAX_NAME.min(symbol.len())).rev().find(|end| symbol.is_char_boundary(*end));
@@ -71,7 +71,8 @@ fn shown(path: &Path) -> Option<String> {
     read.err().map(|error| error.to_string())
 }
 
-/// Copies the trace, and makes a flame graph of a part. Returns the error if the trace is damaged.
+/// Copies the trace, and makes a flame graph of a part of the time. Returns the error if the trace is
+/// damaged.
 fn exported(path: &Path) -> Option<String> {
     let functions = FunctionTrace::open(path).ok()?;
     let flame = Flame::of(functions.trace(), Some(&Spans::new([(2_000, 5_000)])));

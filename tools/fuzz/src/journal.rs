@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 use tempfile::TempDir;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Maximum number of acts of damage of an input.
+/// Maximum number of times that an input damages the journal.
 const MAX_DAMAGE: usize = 32;
 
 /// A frame.
@@ -43,7 +43,7 @@ pub fn run(bytes: &[u8]) {
     // The bound is the number of bytes that arrived, plus a block of the file system for each frame.
     let frames = journal.len().div_ceil(HEADER_BYTES) as u64;
     assert!(written <= journal.len() as u64 + frames * (16 << 10), "{written} bytes");
-    // As with any session, reading succeeds, or the error names a file.
+    // The reader either reads what was received, or returns an error that names a file.
     if out.join("session.json").exists()
         && let Err(error) = read(&out)
     {

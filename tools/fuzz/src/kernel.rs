@@ -29,7 +29,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// Reads everything in every way. Returns the number of events.
+/// Reads a trace's counters and events. Returns the number of events.
 fn read(path: &Path) -> Result<usize> {
     let mut traces = [KernelTrace::open(path)?, KernelTrace::open(path)?];
     KernelTrace::pair(&mut traces);

@@ -32,8 +32,8 @@ pub struct Meter {
     steps: AtomicU64,
     /// Number of steps that took words.
     taken: AtomicU64,
-    /// Number of words that the drain has taken out of rings. If a client's head jumps, then a whole ring is
-    /// counted.
+    /// Number of words that the drain has taken out of rings. If a client's head jumps, the whole ring counts
+    /// as taken.
     words: AtomicU64,
     /// Number of words of recorded points, including prefix and header.
     point_words: AtomicU64,

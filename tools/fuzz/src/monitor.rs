@@ -108,8 +108,7 @@ fn ask(session: &Session, sent: &[u8]) -> Vec<u8> {
     let mut client = connect(session.dir(), Duration::from_secs(10)).expect("a monitor listens");
     let mut other = client.try_clone().expect("another descriptor");
     std::thread::scope(|scope| {
-        // Another thread sends the lines, because the monitor replies while the monitor reads, and waits
-        // until its replies are read.
+        // The monitor waits until its replies are read, so another thread has to send the lines.
         scope.spawn(move || {
             other.write_all(sent).expect("the monitor reads");
             other.shutdown(Shutdown::Write).expect("a connection");
@@ -124,7 +123,7 @@ fn ask(session: &Session, sent: &[u8]) -> Vec<u8> {
 fn check(sent: &[u8], replies: &[u8]) {
     let text = str::from_utf8(replies).expect("replies are text");
     let lines = sent.iter().filter(|byte| **byte == b'\n').count();
-    // If the last line is too long, then this line has a reply although the line has no end yet.
+    // If the last line is too long, the monitor replies to it before the line ends.
     let rest = sent.rsplit(|byte| *byte == b'\n').next().map_or(0, <[u8]>::len);
     let states = text.lines().filter(|line| !line.starts_with("  ")).inspect(|line| {
         assert!(*line == "ok" || line.starts_with("error: "), "{line:?}");

@@ -64,8 +64,8 @@ pub enum Op {
     Publish,
     /// Moves the head without a record.
     Jump(u64),
-    /// Writes a text to the schema log. The second field, if given, is a wrong id, and the third field is a
-    /// wrong length.
+    /// Writes a text to the schema log. The second field, if there is one, replaces the right id, and the
+    /// third field replaces the right length.
     Schema(Vec<u8>, Option<u32>, Option<u32>),
     /// Writes the slot, and then stores to EMIT. The fields are the slot's seq, the value for EMIT, the id,
     /// the length in the header, the guest time, and the payload.
@@ -153,7 +153,8 @@ fn bytes16(input: &mut Input<'_>) -> [u8; 16] {
     (u128::from(input.value()) | u128::from(input.value()) << 64).to_le_bytes()
 }
 
-/// Decodes an access to any region. The width is 0 to 16 bytes, and the offset is of any class.
+/// Decodes an access to any region. The width is 0 to 16 bytes. The offset is small, near a boundary, or
+/// arbitrary.
 fn access(input: &mut Input<'_>, geometry: &Geometry) -> Access {
     let path = input.pick(&[Path::Chip, Path::Window, Path::Pci]);
     let region = input.pick(&Region::ALL);
@@ -188,7 +189,7 @@ fn address(input: &mut Input<'_>) -> u64 {
     }
 }
 
-/// Decodes a word of a client's area, more often a word of the first two pages.
+/// Decodes the index of a word in a client's area. Half of the indices are in or near the first two pages.
 fn word(input: &mut Input<'_>) -> u64 {
     match input.below(4) {
         0 => input.pick(&[0, 8, 9, 16, 0x80, 512, 513, 520, 521]),

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 /// Files of a session.
 pub type Files = BTreeMap<PathBuf, Vec<u8>>;
 
-/// Maximum number of acts of damage of an input.
+/// Maximum number of times that an input damages the session.
 const MAX_DAMAGE: usize = 64;
 
 /// Panics if the reader panics on a damaged session, or returns an error that names no file.
@@ -27,7 +27,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// Reads everything in every way.
+/// Reads a session with each of the readers.
 pub fn read(dir: &Path) -> Result<usize> {
     let session = Session::open(dir)?;
     SessionStat::of(&session)?;

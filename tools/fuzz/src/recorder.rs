@@ -38,7 +38,7 @@ impl Ambush {
         self.lock().fail = drains;
     }
 
-    /// Makes the next pass set an enable mask whose bytes all have this value.
+    /// Makes the next pass set the enable mask: each byte of the mask gets this value.
     pub fn set_mask(&self, byte: u8) {
         self.lock().mask = Some(byte);
     }
@@ -85,7 +85,7 @@ pub struct Recorder {
     delivered: Mutex<Delivered>,
 }
 
-/// Maximum number of records that the sink takes at once, as if a packet were full after these records.
+/// Maximum number of records that the sink takes at once. It stands for the room in a packet.
 const PACKET: u64 = 48;
 
 impl Recorder {

@@ -32,8 +32,8 @@ pub fn run(bytes: &[u8]) {
         Err(error) => named(error.to_string()),
     }
     let mut after = files_of(dir.path());
-    // Only the segment may have changed: after the recovery, the segment says that nobody takes records out
-    // of its rings any more.
+    // Only the segment may have changed: recovery marks in the segment that no host drains its rings any
+    // more.
     after.retain(|path, _| !path.starts_with("s/recovered") && path != "segment");
     before.remove(Path::new("segment"));
     assert!(before == after, "something was changed");

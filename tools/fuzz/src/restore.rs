@@ -1,6 +1,6 @@
-//! Target `restore`. First, the target saves and restores the device between operations of the guest, and the
-//! guest notices nothing. Then the target damages the device's state. The device either refuses the damaged
-//! state, or restores the state on the memory that the hostile client wrote.
+//! Target `restore`. Target `restore`. First, the target saves and restores the device between operations of
+//! the guest. The guest must not notice this. Then the target damages the device's state. The device must
+//! either refuse the damaged state, or restore it. The device's memory has what the hostile client wrote.
 
 use crate::input::Input;
 use crate::reader;
@@ -110,7 +110,7 @@ fn flipped(state: &ChipState, input: &mut Input<'_>) -> Vec<u8> {
         let at = usize::from(input.u16()) % text.len();
         text[at] = match input.one_in(2) {
             true => input.u8(),
-            // In most places, a digit keeps a number in the text valid.
+            // In most places, a digit keeps the JSON text valid.
             false => b'0' + input.u8() % 10,
         };
     }
@@ -174,7 +174,7 @@ fn restore_one(setup: &Setup, state: &ChipState, file: &File) {
     // The restored guest may be saved again.
     let again = chip.state();
     assert_eq!(again.clients.len(), CLIENTS as usize);
-    // The next epoch is greater, except that the numbers of epochs begin again after the greatest number.
+    // The next epoch is greater, unless the numbers of epochs have wrapped around.
     assert!(again.epoch > state.epoch % (1 << 31) && again.epoch != state.epoch);
     let (memory, sink) = recorder(setup);
     let other = Chip::new(memory, &setup.chip_config(), sink, ());

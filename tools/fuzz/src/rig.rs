@@ -1,8 +1,7 @@
 //! A device with a guest. The guest's client 0 is hostile, and its client 1 is honest.
 //!
 //! Hostile stores go anywhere except to the memory and the registers of client 1. Stores to client 1 would
-//! prove nothing: if the operating system lets one program write the pages of another program, then no client
-//! is safe.
+//! prove nothing. If the operating system lets a program write another program's pages, no client is safe.
 
 use crate::input::Input;
 use crate::op::{Access, Op, Path};
@@ -268,8 +267,8 @@ impl<'a> Rig<'a> {
         });
     }
 
-    /// Returns the address of an access on its path, and the region and the offset to which the address
-    /// leads.
+    /// Returns the address that an access uses on its path. Also returns the region and the offset that this
+    /// address stands for.
     fn reach(&self, access: &Access) -> (u64, Option<(Region, u64)>) {
         let Access { path, region, offset, .. } = *access;
         match path {
@@ -384,8 +383,8 @@ impl<'a> Rig<'a> {
 /// Checks that a load fills every byte, whatever value the byte had before.
 fn fills(width: usize, read: impl Fn(&mut [u8])) {
     let mut filled = [false; 16];
-    // Each byte has to change for one of the patterns. A byte that the load fills with a counter may equal
-    // one pattern by chance, but not all patterns.
+    // With at least one of the patterns, each byte has to change. A load may fill a byte with the value of
+    // one pattern by chance, for example with a counter, but not with the values of all patterns.
     for pattern in [0xaa, 0x55, 0x33, 0xcc, 0x0f, 0xf0] {
         let mut data = [pattern; 16];
         read(&mut data[..width]);

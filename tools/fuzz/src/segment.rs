@@ -1,5 +1,5 @@
-//! Target `segment`. The host of some programs in user mode dies, and one of the programs is hostile. The
-//! segment is recovered.
+//! Target `segment`. Target `segment`. Some programs trace in user mode, and one of them is hostile. Their
+//! host dies. The segment is recovered.
 
 use crate::input::Input;
 use crate::rig::check_order;
@@ -49,9 +49,8 @@ pub fn run(bytes: &[u8]) {
     );
     if !is_lost {
         let missing = emitted.len() - delivered.len();
-        // Events may be missing without a count on two conditions: the host has switched events, because a
-        // kill loses the counts of filtered events; or there is a relay, because a relay can write anything
-        // about other clients.
+        // Events may be missing without a count in two cases. If the host has switched events, the kill loses
+        // the counts of filtered events. If there is a relay, it can write anything about other clients.
         assert!(missing == 0 || recorded.switched || options.relays > 0, "{missing} are missing");
         let is_clean = read.faults.is_empty() || recorded.switched || options.relays > 0;
         assert!(is_clean, "{:?}", read.faults);

@@ -1,5 +1,5 @@
-//! Target `session`: the device with a real session, on which the device's VMM performs actions. The session
-//! is read afterwards.
+//! Target `session`: the device with a real session. The VMM performs actions on this session. The session is
+//! read afterwards.
 
 use crate::input::Input;
 use crate::meter::Meter;
@@ -28,8 +28,8 @@ use tempfile::TempDir;
 const REST_BYTES: u64 = 16 << 10;
 /// Maximum size of a class in bytes, without its text.
 const CLASS_BYTES: usize = 512;
-/// Maximum number of bytes of declarations for each byte of a class's text. A field's declaration is longer
-/// than the field's text.
+/// Maximum number of bytes of declarations per byte of a class's text. A field's declaration is longer than
+/// the field's text.
 const TEXT_FACTOR: usize = 32;
 /// Maximum number of words on disk for each word of a ring. A record without payload may need this many
 /// words: the session adds an event about the record's wrong time, and a prefix about the record's unknown
@@ -159,8 +159,8 @@ pub struct Read {
     events: Vec<Event>,
     /// Number of client 1's losses by cause: full, busy, overwritten.
     pub lost: [u64; 3],
-    /// Number of all losses of client 1. This number also contains losses whose cause no longer stands in the
-    /// last `session.json`.
+    /// Number of all losses of client 1. If `session.json` no longer lists the cause of a loss, the loss is
+    /// counted only here.
     pub all_lost: u64,
     /// Number of client 1's filtered events.
     pub filtered: u64,
@@ -170,7 +170,7 @@ pub struct Read {
     records: u64,
 }
 
-/// Reads a whole session in every way.
+/// Reads the accounts, the clocks and the events of a whole session.
 pub fn read(dir: &Path) -> Read {
     let session = hypertrace_timeline::Session::open(dir).expect("a whole session");
     let stat = SessionStat::of(&session).expect("accounts");
@@ -231,14 +231,14 @@ impl Recorded {
             if n + 1 == self.snapshots.len() {
                 let missing = (recorded.len() - delivered.len()) as u64;
                 let [.., overwritten] = read.lost;
-                // `filtered` may also count points, so `filtered` only bounds the number of missing events.
+                // `filtered` may also count points, so it is only an upper limit of the filtered events.
                 assert!(overwritten <= missing + leases, "{overwritten} overwritten");
                 assert!(missing <= overwritten + read.filtered, "{missing} are missing");
             }
         }
     }
 
-    /// Checks that a trace has all records of the honest client, or has the number of the missing records. A
+    /// Checks that a trace has all records of the honest client, or says how many records are missing. A
     /// relay can write anything about other clients' points and clocks.
     fn check_trace(&self, read: &Read, mode: RingMode, options: &Options) {
         let Account { recorded, points, full, .. } = &self.account;
@@ -269,8 +269,8 @@ impl Recorded {
         numbers
     }
 
-    /// Checks that the session takes no more bytes on disk than the descriptions and the words that the drain
-    /// has taken out of the rings permit.
+    /// Checks the session's size on disk. The descriptions, and the words that the drain took out of the
+    /// rings, limit this size.
     fn check_size(&self, dir: &Path, options: &Options) {
         let len = |name| dir.join(name).metadata().expect("it is there").len();
         let (text, lines) = (len("session.json"), len("classes.jsonl"));
@@ -307,7 +307,7 @@ fn name(text: &str) -> &str {
     Schema::parse(text).map_or("", |schema| schema.name())
 }
 
-/// Returns the number of a whole event of client 1.
+/// Returns the number of an event of client 1 if the event is whole.
 fn number(event: &Event) -> Option<u64> {
     let values: Vec<&Value> = event.fields.iter().map(|(_, value)| value).collect();
     match values[..] {

@@ -21,7 +21,7 @@ pub const EVENT: &str = "honest(n:u64,inverse:u64,rest:[u64])";
 /// Schema of client 1's reference point.
 pub const POINT: &str = "honest_point(n:u64,inverse:u64)";
 
-/// Number of passes in which the drain can take everything that a guest can have written.
+/// Number of passes after which the drain must have taken everything that a guest can write.
 pub const MAX_PASSES: usize = 5000;
 /// Number of steps of each client in a pass.
 pub const MAX_STEPS_EACH: u64 = 4;
@@ -100,7 +100,7 @@ pub fn poke(words: &[AtomicU64], word: u64, value: u64) {
     words[(word % words.len() as u64) as usize].store(value, Ordering::Release);
 }
 
-/// Returns the number of a whole event of client 1.
+/// Returns the number of an event of client 1 if the event is whole.
 pub fn event_number(words: &[u64]) -> Option<u64> {
     let (&n, rest) = words.split_first()?;
     let len = n % 8;

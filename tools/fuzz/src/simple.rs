@@ -6,7 +6,7 @@ use std::path::PathBuf;
 const BEGIN: [u64; 3] = [u64::MAX, 0xf2b1_77cb_0aa4_29b4, 4];
 /// Id of a record with the number of missing events.
 const DROPPED: u64 = 0xffff_ffff_ffff_fffe;
-/// Size of an event's record before its arguments in bytes.
+/// Number of bytes of an event's record before the event's arguments.
 const EVENT_BYTES: usize = 32;
 
 /// A file, and the number of its events.

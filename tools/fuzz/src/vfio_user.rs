@@ -56,7 +56,7 @@ pub fn run(bytes: &[u8]) {
     assert_eq!(replies, [(VERSION, 0), (GET_INFO, 0)]);
 }
 
-/// Sends these pieces, and returns the command and the error of each reply.
+/// Sends these byte strings, and returns the command and the error of each reply.
 fn exchange(function: &PciFunction, pieces: &mut dyn Iterator<Item = &[u8]>) -> Vec<(u16, u32)> {
     let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
     let mut replies = Vec::new();

@@ -241,7 +241,8 @@ impl<'a> Vmm<'a> {
                 self.epochs += 1;
                 self.session.begin_epoch(self.epochs);
             }
-            // A rule may be refused, because the number of triggers is limited, and a callback may not exist.
+            // The session may refuse a rule: the number of triggers is limited, and a rule may name a
+            // callback that does not exist.
             Act::Trigger(rule) => {
                 self.switched |= self.session.add_trigger(rule).is_ok();
             }
@@ -285,8 +286,8 @@ impl<'a> Vmm<'a> {
         let asks = std::thread::spawn(move || session.snapshot());
         while !asks.is_finished() {
             (self.pass)();
-            // The pause lets the thread that asks get the engine's mutex. A mutex is not fair, so without the
-            // pause, the thread might wait for seconds.
+            // During the pause, the thread that takes the snapshot can lock the engine's mutex. A mutex is
+            // not fair, so without the pause, the thread might wait for seconds.
             std::thread::sleep(std::time::Duration::from_micros(50));
         }
         match asks.join().expect("it does not panic") {
@@ -297,8 +298,8 @@ impl<'a> Vmm<'a> {
     }
 
     fn set_file(&mut self) {
-        // The drain comes first, because events for the last file wait while a point waits for its schema.
-        // Without the drain, these events would be written to the new file.
+        // A point may still wait for its schema, and then the events after it wait too. The drain writes
+        // these events to the last file; otherwise they would go to the new file.
         self.drain();
         let path = self.dir.join(format!("file-{}", self.files.len()));
         let set = self.session.set_simple_file(&path);

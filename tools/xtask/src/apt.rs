@@ -1,9 +1,10 @@
-//! The distribution's archive for a private apt. This module finds the archive in the machine's apt sources.
+//! The distribution's archive, from which a private apt fetches packages. This module finds the archive in
+//! the machine's apt sources.
 
 use std::path::Path;
 
-/// Fields of a source that the private apt does not take over: this module replaces these fields, or the
-/// fields concern the whole system. All other fields say how apt verifies the source's contents.
+/// Fields of a source that the private apt does not copy. This module sets these fields itself, or the fields
+/// concern the whole system. All other fields say how apt verifies the source's contents.
 const REPLACED: [&str; 4] = ["Types:", "Suites:", "Architectures:", "#"];
 
 /// Source of the distribution's own packages, copied from this machine's file. In the copy, `{suite}` and

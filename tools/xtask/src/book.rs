@@ -106,8 +106,8 @@ fn text(root: &Path, path: &Path) -> Result<String> {
     Ok(format!("# `{name}`\n\n````{language},ignore\n{source}````\n"))
 }
 
-/// Returns a page whose links within the tree have the destinations that `to` returns. In blocks of code,
-/// nothing is taken for a link.
+/// Returns a page with other destinations for its links within the tree. `to` returns each new destination.
+/// Text in blocks of code does not count as a link.
 fn linked(page: &str, mut to: impl FnMut(&str) -> Result<String>) -> Result<String> {
     let (mut out, mut is_code) = (String::new(), false);
     for line in page.split_inclusive('\n') {

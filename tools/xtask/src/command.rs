@@ -24,8 +24,8 @@ pub fn target_folder(root: &Path) -> Result<PathBuf> {
 }
 
 /// Returns the command of a line. The line is what a user would type, without quotes: `NAME=VALUE.. PROGRAM
-/// ARGUMENT..`. If the environment sets a variable of the project, then the variable keeps this value.
-/// `prefix` stands before the program.
+/// ARGUMENT..`. If the environment sets a variable of the project, then the variable keeps this value. If
+/// `prefix` is not empty, the command starts with its words.
 pub fn parse(line: &str, prefix: &[impl AsRef<Path>]) -> Command {
     let mut words = line.split_whitespace().peekable();
     let mut variables = Vec::new();
@@ -39,8 +39,7 @@ pub fn parse(line: &str, prefix: &[impl AsRef<Path>]) -> Command {
     let mut command = Command::new(all.next().unwrap_or_default());
     command.args(all).args(words);
     if program == "rustup" {
-        // These variables are removed, because the variables would select the toolchain that runs this
-        // program.
+        // With these variables, rustup would use the toolchain that runs this program.
         command.env_remove("CARGO").env_remove("RUSTUP_TOOLCHAIN");
     }
     let is_set = |name: &str| name.starts_with("HYPERTRACE_") && std::env::var_os(name).is_some();

@@ -93,7 +93,7 @@ pub fn find(program: &str) -> Result<&'static Tool, String> {
 /// Fetches tools that are not in the cache. Returns for each tool's name the folder that PATH needs. If there
 /// is no apt or no network, or if the archive has no such package, returns an error for the tool.
 pub fn fetch(tools: &[&'static Tool]) -> BTreeMap<&'static str, Result<PathBuf>> {
-    // The map has each tool once, although `tools` may contain a tool twice, for two of the tool's programs.
+    // The map has each tool once, although `tools` may name a tool twice because of two programs.
     let tools: BTreeMap<_, _> = tools.iter().map(|tool| (tool.name.as_str(), *tool)).collect();
     let is_absent = |tool: &&Tool| !tool.is_there() && tool.pypi.is_empty();
     let absent: Vec<_> = tools.values().copied().filter(is_absent).collect();
@@ -253,10 +253,10 @@ impl Apt {
     }
 }
 
-/// Makes a temporary folder for a download. The caller renames the folder when the download is complete, so
-/// that nobody takes an interrupted download for a program. On any error, the folder is removed. The folder
-/// is private to this user, because packages may contain set-uid programs, and unpacking as root keeps these
-/// bits.
+/// Makes a temporary folder for a download. The caller gives the folder its final name when the download is
+/// complete, so an interrupted download is never used. On any error, the folder is removed. The folder is
+/// private to this user, because packages may contain set-uid programs, and root unpacks these programs with
+/// their set-uid bits.
 fn aside(cache: &Path) -> Result<TempDir> {
     let mut builder = tempfile::Builder::new();
     let builder = builder.prefix(".fetching-").permissions(fs::Permissions::from_mode(0o700));
@@ -370,8 +370,8 @@ fn write_wrappers(tool: &Tool, folder: &Path) -> Result<()> {
     link_plain(tool, folder)
 }
 
-/// Returns a path below `root`. If a part of `path` ends with `*`, then the first name in the folder with
-/// this beginning replaces the part. The `*` stands for a version in the name of a package's folder.
+/// Returns a path below `root`. If a part of `path` ends with `*`, it stands for the first name in the folder
+/// that begins with the part. The `*` stands for a version in the name of a package's folder.
 fn versioned(root: &Path, path: &str) -> PathBuf {
     path.split('/').fold(PathBuf::new(), |folder, name| {
         let fits = |path: PathBuf| {
@@ -388,8 +388,8 @@ fn versioned(root: &Path, path: &str) -> PathBuf {
 fn link_plain(tool: &Tool, folder: &Path) -> Result<()> {
     for (name, path) in &tool.plain {
         let file = Path::new("root").join(versioned(&folder.join("root"), path));
-        // Tests look for a kernel in the same way as for a program, so a kernel gets the permissions of a
-        // program, although this machine cannot run the kernel.
+        // Tests find a kernel in the same way as a program. Thus a kernel gets the permissions of a program,
+        // although this machine cannot execute it.
         fs::set_permissions(folder.join(&file), fs::Permissions::from_mode(0o755))
             .with_context(|| format!("the packages of {} hold no {path}", tool.name))?;
         symlink(Path::new("..").join(file), folder.join("bin").join(name))?;
@@ -473,7 +473,7 @@ fn wrapper_text<'a>(
         let _ = writeln!(text, "export {name}=\"{}\"", expand(value));
     }
     text.push_str("exec");
-    // If a wrapper already stands in the program's place, then this script does not need the loader.
+    // If a wrapper replaces the program, the wrapper starts the loader, so this script does not start it.
     if !tool.wrapped.iter().any(|folder| path.starts_with(folder)) {
         let _ = write!(text, " {}", loaded(loader));
     }

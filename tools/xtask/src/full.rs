@@ -1,4 +1,4 @@
-//! `cargo xtask full`: checks at full size that take too long for each change.
+//! `cargo xtask full`: checks at full size. They take too long to run for each change.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -75,8 +75,8 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
         let is_figure = |line: &&str| line.starts_with("figure: ");
         figures.extend(ran.output.lines().filter(is_figure).map(str::to_owned));
         ran.notes.print_missing();
-        // Such a line has tests that only this check runs, so the check was not run if a capability was
-        // missing.
+        // Only this check runs the tests of such a line. If a capability was missing, these tests did not
+        // run, so the check did not run either.
         let is_only = line.contains("--exact") || line.contains("--include-ignored");
         let missing = ran.notes.missing.keys().next().filter(|_| is_only);
         let verdict = match missing {
@@ -89,7 +89,8 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
     Ok(steps.conclude())
 }
 
-/// Returns the checks of `full.toml`, and replaces the words in braces in the checks' lines.
+/// Returns the checks of `full.toml`. The words in braces in the checks' commands are replaced by their
+/// texts.
 fn checks() -> Vec<Check> {
     let mut known: Known =
         toml::from_str(include_str!("../full.toml")).expect("tools/xtask/full.toml is right");

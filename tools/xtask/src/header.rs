@@ -1,6 +1,6 @@
 //! Generation of the C headers. The declarations come from the source of the C library, and the texts around
-//! the declarations come from `.h` files. The header that needs no library has constants, and these come from
-//! the crate `abi`.
+//! the declarations come from `.h` files. The header that needs no library contains constants from the crate
+//! `abi`.
 
 use std::fs;
 use std::path::Path;
@@ -26,7 +26,7 @@ const HEADERS: [Header; 2] = [
     Header {
         path: "guest-lib/include/hypertrace.h",
         guard: "HYPERTRACE_H",
-        // The macros need these headers, too.
+        // The header's macros need some of these headers.
         includes: "\
 #include <limits.h>
 #include <stdbool.h>
