@@ -100,8 +100,8 @@ fn text(root: &Path, header: &Header) -> Result<String> {
     let mut written = Vec::new();
     bindings.write(&mut written);
     let text = String::from_utf8(written).context("the C header is not UTF-8")?;
-    // cbindgen ends the guard before the last part. The guard's end is moved behind the last part, so that a
-    // source that includes the header twice gets the last part only once.
+    // cbindgen ends the guard before the last part. The code moves the guard's end behind the last part. A
+    // source may include the header twice, and then gets the last part only once.
     let guard_end = format!("\n#endif  /* {} */\n", header.guard);
     let (before, after) = text.split_once(&guard_end).context("the C header has no guard")?;
     // C89 has no `//` comments.

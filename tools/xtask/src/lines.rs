@@ -1,4 +1,4 @@
-//! Lines of code that a reader of the tree has to read.
+//! Counts the lines of code in the source tree.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -109,7 +109,8 @@ fn run(job: Job) -> Result<bool> {
     }
 }
 
-/// Returns the root of the source tree. Cargo sets this package's current path at run time.
+/// Returns the root of the source tree. At run time, cargo sets `CARGO_MANIFEST_DIR` to the present path of
+/// this package.
 fn root() -> Result<PathBuf> {
     let package = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);

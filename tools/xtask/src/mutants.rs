@@ -3,7 +3,7 @@
 //!
 //! A mutant is a line in tests/threat-model.toml, in the row of a promise. The line `FILE: OLD -> NEW`
 //! replaces the text OLD, which FILE contains once, by NEW. The line `NUMBER in FILE: OLD -> NEW` does the
-//! same, and also says that the promise contains NUMBER, which the mutant changes.
+//! same for a NUMBER that the mutant changes. The promise must contain this NUMBER.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -56,11 +56,12 @@ struct Test {
     name: String,
 }
 
-/// Runs all mutants, and prints a line for each. Returns false if all tests pass without a defence, or could
-/// not run.
+/// Runs all mutants, and prints a line for each. Returns false if no test fails without one of the defences,
+/// or if the tests could not run.
 ///
 /// # Errors
-/// If the copy of the tree cannot be made, or a mutant does not fit.
+/// If the copy of the tree cannot be made, or if a file does not contain the text OLD of its mutant exactly
+/// once.
 pub fn run(root: &Path, options: &Options) -> Result<bool> {
     let only = options.only.as_str();
     let mut mutants = read(root)?;

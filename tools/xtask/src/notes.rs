@@ -7,7 +7,8 @@ use comfy_table::{ContentArrangement, Table, presets};
 
 use crate::probe::{Capability, is_known, names};
 
-/// Width of tables in columns. The width does not depend on the terminal, because logs have tables, too.
+/// Width of tables in columns. The width does not depend on the terminal, because a run may also write its
+/// tables to a log.
 const WIDTH: u16 = 80;
 
 /// Returns a table without rows.
@@ -136,7 +137,8 @@ fn insert(texts: &mut Texts, name: &str, text: &str) {
     texts.entry(name.to_owned()).or_default().insert(text.to_owned());
 }
 
-/// Word of `--require`. The word names capabilities; the run fails unless each of these was found and used.
+/// Word of `--require`. The word names one capability, or all that were found. The run fails unless each of
+/// these capabilities was found and used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Required {
     /// All capabilities that this machine has, except for those that only `cargo xtask full` uses

@@ -218,7 +218,7 @@ fn make(root: &Path, package: &Package, built: &Built, output: &Path) -> Result<
 
 /// Makes the Python package for this kind of machine. The package contains the library.
 fn wheel(root: &Path, libraries: &Path, output: &Path) -> Result<()> {
-    // pip writes into the folder that it builds.
+    // pip also writes files to the folder that it builds, so it builds a copy of the folder.
     let stage = tempfile::tempdir()?;
     let source = root.join("bindings/python");
     for name in ["pyproject.toml", "README.md", "hypertrace"] {
@@ -233,7 +233,7 @@ fn wheel(root: &Path, libraries: &Path, output: &Path) -> Result<()> {
         .context("no wheel for Python: --no-wheel leaves it out")
 }
 
-/// Copies a file, or the files of a folder. Sets the version in each place where a text asks for the version.
+/// Copies a file, or the files of a folder. Replaces `@version@` in texts by the version.
 fn copy(from: &Path, to: &Path, mode: u32) -> Result<()> {
     if from.is_dir() {
         for file in tree::files(from)? {

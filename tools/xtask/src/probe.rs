@@ -49,7 +49,7 @@ pub struct Capability {
     pub name: String,
     /// Whether only `cargo xtask full` uses the capability
     pub full: bool,
-    /// Another capability that each test of this capability needs, too
+    /// Another capability that each test of this capability also needs
     pub with: Option<&'static str>,
     /// Detail if the capability was found, or else the reason
     pub found: Result<String, String>,
@@ -70,8 +70,8 @@ pub fn is_of_full(name: &str) -> bool {
     KNOWN.capability.iter().any(|entry| entry.full && entry.name == name)
 }
 
-/// Returns the capabilities whose names stand in quotes in the source of these packages. If a package uses
-/// the harness in `tests`, the capabilities that the harness names are included.
+/// Searches the source of these packages for names of capabilities in quotes. Returns these capabilities. If
+/// a package uses the harness in `tests`, the capabilities that the harness names are included.
 ///
 /// # Errors
 /// If there is no such package.
@@ -154,7 +154,7 @@ impl Machine {
         machine
     }
 
-    /// Puts the results of other probes before the results of this machine's probes.
+    /// Adds the results of the probes in `other`, and puts them before the results of this machine's probes.
     pub fn join(&mut self, mut other: Machine) {
         other.capabilities.append(&mut self.capabilities);
         other.path.append(&mut self.path);
@@ -190,8 +190,8 @@ impl Machine {
         Ok(format!("mounted at {folder}{whose}"))
     }
 
-    /// Returns this machine as an ordinary user sees the machine: without KVM, tracefs, root's rights and
-    /// sbin on PATH, but with the same files.
+    /// Returns this machine as an ordinary user sees it, with the same files. This user has no KVM, no
+    /// tracefs, no rights of root, and no sbin on PATH.
     ///
     /// # Errors
     /// If the kernel does not allow a namespace of users.
@@ -303,7 +303,7 @@ fn shell(script: &str, program: &Path) -> Result<String> {
     let folder = tempfile::tempdir()?;
     let mut command = Command::new("sh");
     command.args(["-c", script]).current_dir(folder.path()).env("program", program);
-    // The variable CARGO would make the cargo of another toolchain start the tools of this toolchain.
+    // With the variable CARGO, the cargo of another toolchain would run the tools of this toolchain.
     first_line(command.env_remove("CARGO"))
 }
 
@@ -394,8 +394,8 @@ nodev /sys/kernel/debug/tracing tracefs rw 0 0
 
     #[test]
     fn an_emulator_without_the_plugin_api_of_the_tests_is_refused() {
-        // This program loads a plugin as QEMU does, and does nothing else. The program takes the oldest and
-        // the newest version of the API that the program serves from its own name.
+        // This program loads a plugin as QEMU does, and does nothing else. The program reads from its own
+        // file name the oldest and the newest version of the API that it supports.
         let source = r#"
             #include <dlfcn.h>
             #include <stdio.h>

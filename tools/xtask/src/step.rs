@@ -29,7 +29,7 @@ pub struct Limit {
     limit: u64,
 }
 
-/// Time for which processes that a step has left running may continue before they are killed.
+/// Time for which a step's remaining processes may continue after the step, before they are killed.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Environment variable with the number of tests that a test program runs at the same time.
@@ -224,8 +224,7 @@ impl<'a> Steps<'a> {
             command.stdout(writer.try_clone()?).stderr(writer);
         }
         let mut child = command.spawn().with_context(|| format!("cannot start {line}"))?;
-        // The command is dropped, because the command holds the writing end of the pipe, and tee ends only
-        // when the writing end is closed.
+        // The command holds the writing end of the pipe. Without this drop, tee would never end.
         drop(command);
 
         let ended = wait(&mut child, limit.unwrap_or(Duration::MAX))?;
@@ -280,8 +279,8 @@ fn end_descendants(except: Option<u32>, grace: Duration) -> BTreeSet<String> {
     loop {
         let mut children = children();
         children.retain(|child| Some(child.as_raw_nonzero().get() as u32) != except);
-        // The function gives up after some time: a process that SIGKILL does not end waits for something in
-        // the kernel.
+        // After some time, the function gives up on processes that SIGKILL does not end, because they wait
+        // for something in the kernel.
         if children.is_empty() || begin.elapsed() > grace + 5 * GRACE {
             return killed;
         }

@@ -34,8 +34,8 @@ const CLIPPY: &str = "cargo clippy --profile checked";
 /// All tests, except for the model checks.
 const TESTS: &str = "cargo test --profile checked --workspace --all-features";
 
-/// Capabilities that an ordinary user may lack although the machine has the capabilities, and capabilities
-/// whose programs are in sbin.
+/// Capabilities that an ordinary user may lack although the machine has them. The programs of some of these
+/// capabilities are in sbin.
 const PRIVILEGES: [&str; 6] =
     ["kvm", "tracefs", "bpftrace", "second-user", "pid-namespace", "dpkg"];
 
@@ -138,8 +138,8 @@ impl Suite<'_> {
     }
 
     /// Runs some tests a second time, as an ordinary user: the tests of capabilities that an ordinary user
-    /// lacks. Does nothing if this user is an ordinary user. Runs whole modules, because a test that uses KVM
-    /// without a report is usually in the same module as tests that report their use of KVM.
+    /// lacks. Does nothing if this user is an ordinary user. Runs whole modules, because some tests use KVM
+    /// without a report. Such a test is usually in a module with tests that do report their use of KVM.
     fn as_ordinary_user(&mut self) -> Result<()> {
         let is_found = |name| self.steps.machine.found(name).is_ok();
         if !rustix::process::geteuid().is_root() && !is_found("kvm") && !is_found("tracefs") {

@@ -33,7 +33,8 @@ fn a_guest_that_fills_the_tables_gets_untyped_events() {
         }
         hostile.pass(&session);
     }
-    // After the hostile clients, a new client without schema texts and the VMM emit events.
+    // After the hostile clients, two others emit events: a new client, which has no schema texts yet, and the
+    // VMM.
     let mut honest = Guest::new(0);
     honest.emit(event_type!("honest", i = 0u64));
     session.emit(event_type!("vmm_event", i = 0u64));
@@ -60,9 +61,9 @@ fn a_guest_that_fills_the_tables_gets_untyped_events() {
     assert_eq!(read.events.iter().filter(|line| line.contains(" vmm_event: ")).count(), 1);
 }
 
-/// Records `records` records, `in_a_pass` in each pass. The records are the most expensive records of 16
-/// bytes: they have the id of an unknown event and an impossible time. Returns the size of the stream's files
-/// in bytes.
+/// Records `records` records. Each pass drains `in_a_pass` of them. The records are the most expensive
+/// records of 16 bytes: they have the id of an unknown event and an impossible time. Returns the size of the
+/// stream's files in bytes.
 fn bytes_of(records: u64, in_a_pass: u64) -> u64 {
     let (_dir, session) = common::session(|_| ());
     let mut hostile = Guest::new(0);
@@ -83,11 +84,12 @@ fn bytes_of(records: u64, in_a_pass: u64) -> u64 {
 #[test]
 fn a_record_takes_at_most_sixteen_times_its_bytes() {
     const RECORDS: u64 = 1000;
-    // The additional bytes are the first packet of a file, and the record of the lease.
+    // The files also contain the first packet of a file and the record of the lease.
     let more = 3 * 128;
     // One record per packet.
     assert!(bytes_of(RECORDS, 1) <= RECORDS * 16 * 16 + more);
-    // In full packets, each record takes 24 bytes more for the time, and 16 bytes more for the event.
+    // In a full packet, the session adds 24 bytes to each record for the wrong time, and 16 bytes for the
+    // unknown event.
     let packets = RECORDS / 100 * 2 * 128;
     assert!(bytes_of(RECORDS, 100) <= RECORDS * (16 + 24 + 16) + packets + more);
 }
@@ -99,8 +101,8 @@ fn written() -> u64 {
     line.unwrap().parse().unwrap()
 }
 
-/// Clients add new texts and new holders with separate clocks as fast as they can, so that each event class
-/// could be declared for each clock.
+/// As fast as they can, clients add new texts, and new holders with separate clocks. A session could be made
+/// to declare each event class for each clock.
 #[test]
 fn texts_times_clocks_cost_a_bounded_number_of_bytes() {
     let (_dir, session) = common::session(|_| ());
@@ -146,8 +148,8 @@ fn texts_times_clocks_cost_a_bounded_number_of_bytes() {
     common::check_honest(session, emitted, 0);
 }
 
-/// Adds 4,000 new names, one in each pass. Checks that the session writes not much more bytes than the
-/// descriptions have at the end.
+/// Adds 4,000 new names, one in each pass. Checks how many bytes the session writes: only a little more than
+/// the final size of the descriptions.
 #[test]
 fn a_new_name_is_appended_to_the_descriptions() {
     const NAMES: u64 = 4_000;
@@ -175,8 +177,8 @@ fn a_new_name_is_appended_to_the_descriptions() {
 
     let wrote = written() - before;
     let seconds = began.elapsed().as_secs() + 1;
-    // Each name costs a packet with its header and the next header. The maps are written again after one
-    // second, after two further seconds, after four further seconds and so on.
+    // For each name, the session writes a packet with its header, and the header of the next packet. The maps
+    // are written again after one second, after two further seconds, after four further seconds and so on.
     let packets = NAMES * (256 + 128);
     let again = u64::from(seconds.ilog2()) * last + seconds * (64 << 10);
     println!("{appended} bytes appended, {wrote} written in {seconds} s, {last} in the files");

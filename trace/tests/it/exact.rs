@@ -14,8 +14,8 @@ use hypertrace_trace::Session;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Emits events on this thread while another thread makes a pass in each `cadence`. Returns the number of
-/// events that the producer could not record.
+/// Emits events on this thread, while another thread makes a pass after each pause of `cadence`. Returns the
+/// number of events that the producer could not record.
 fn race(session: &Session, guest: &mut Guest, events: u64, cadence: Duration) -> u64 {
     let Guest { client, memory, producer, consumer, .. } = guest;
     let (client, memory) = (*client, *memory);
@@ -54,7 +54,7 @@ fn check(mode: RingMode, ring_bytes: u64, events: u64, cadence: Duration) {
 
     let ctf = session.dir().join("ctf");
     let summary = session.finish().unwrap();
-    // A flight recorder may have overwritten the lease record, too.
+    // A flight recorder may have overwritten not only events but also the lease record.
     assert_eq!(summary.ring_events + summary.leases + summary.lost, events + 1, "{summary:?}");
     assert!(mode == RingMode::Overwrite || summary.lost == refused);
     assert!(summary.faults.is_empty() && summary.time_faults == 0, "{summary:?}");

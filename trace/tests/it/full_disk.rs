@@ -123,7 +123,7 @@ fn a_file_that_may_not_grow_is_tried_again() {
             |run: &Outcome| run.guest.memory.host[host_page::WRITE_FAILED].load(Ordering::Relaxed);
         run.rounds(3);
         assert_eq!(told(&run), 0);
-        // The limit is no multiple of the size of any write, so one write is short, and the next write fails.
+        // The sizes of the writes do not divide the limit, so one write is short, and the next write fails.
         set_file_limit(250_001);
         run.rounds(30);
         assert_eq!(told(&run), 1);
@@ -167,8 +167,7 @@ fn losses_are_reported_without_room_for_a_packet() {
         let summary = run.session.finish().unwrap();
         assert!(lost > 0 && summary.lost > lost, "{lost} of {}", summary.lost);
         assert_eq!(last_packet(&stream), (filler, summary.lost));
-        // The limit must end before the call of `babeltrace2::read`, because this function notes each use in
-        // a file.
+        // `babeltrace2::read` notes in a file that it was used, so the limit must end before this call.
         set_file_limit(u64::MAX);
         let Some(read) = babeltrace2::read(&dir.join("s/ctf")) else { return };
         read.complete();
@@ -176,8 +175,8 @@ fn losses_are_reported_without_room_for_a_packet() {
     });
 }
 
-/// Runs a test of this file again in a child process with a new mount namespace, in which the child may
-/// mount. In the child, returns the directory for the mounts. In the first process, or without the right to
+/// Runs a test of this file again in a child process. The child has a new mount namespace, and may mount file
+/// systems there. In the child, returns the directory for the mounts. In the parent, or without the right to
 /// mount, returns `None`.
 fn with_mounts(test: &str) -> Option<PathBuf> {
     if let Some(dir) = std::env::var_os(common::CHILD) {

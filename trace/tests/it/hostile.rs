@@ -294,8 +294,8 @@ fn an_event_that_is_filtered_after_its_time_was_mended_ends_no_packet_early() {
 fn a_holders_name_is_cut() {
     let (_dir, session) = common::session(|_| ());
     let mut guest = Guest::new(0);
-    // Each letter has three bytes, so the maximum size is in the middle of a letter, and the name must be cut
-    // before this letter.
+    // Each letter has three bytes. The maximum size ends in the middle of a letter, so the session must cut
+    // the name before this letter.
     let name = "\u{20ac}".repeat(1000);
     guest.producer.emit(NewRecord::of_id(id::LEASE, Words(&forged_lease(name.as_bytes()))), ticks);
     guest.pass(&session);
@@ -304,7 +304,7 @@ fn a_holders_name_is_cut() {
     assert_eq!(*told, "\u{20ac}".repeat(64 / 3));
 }
 
-/// Returns the payload of a lease record that a producer without a limit for names would write.
+/// Returns the payload of a lease record whose name is too long. A real producer cuts the name.
 fn forged_lease(name: &[u8]) -> Vec<u64> {
     let mut words = vec![0x1000, 1, 2, 0, name.len() as u64];
     let mut bytes = (name.len() as u32).to_le_bytes().to_vec();

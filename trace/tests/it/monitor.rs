@@ -20,7 +20,7 @@ use tempfile::TempDir;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// Returns the command itself as the reply. But the command `fail` fails, and the command `panic` panics.
+/// Returns the command itself as the reply. The commands `fail`, `panic` and `flood` are exceptions.
 fn echo(command: &str) -> Result<String, String> {
     match command {
         "fail" => Err("no such command\nfail\npanic".into()),
@@ -47,7 +47,7 @@ fn the_vmm_sets_the_monitors_thread_up_before_the_first_command() {
         Ok(())
     });
 
-    // `start_in` has called `before` before it returned, and before it took any command.
+    // The monitor's thread ran this function before it took any command, and before `serve_after` returned.
     assert_eq!(told.try_recv().unwrap().as_deref(), Some("ht-monitor"));
     let _monitor = monitor.unwrap();
     let mut client = Client::new(dir.path());
@@ -165,8 +165,8 @@ fn a_hundred_clients_are_served_beside_one_that_never_reads_and_one_that_talks_n
                 begin.wait();
                 for n in 0..100 {
                     let command = format!("client {client} command {n}");
-                    // Each command has its own connection, because a client that pauses would have to give
-                    // way to another client.
+                    // Each command has its own connection, because the monitor disconnects a client that
+                    // pauses if another client waits.
                     assert_eq!(Client::new(dir).ask(&command), format!("  {command}\nok\n"));
                 }
             });
@@ -395,7 +395,7 @@ fn without_descriptors_a_client_waits_and_the_thread_sleeps() {
     assert_eq!(Client(BufReader::new(stream)).reply(), "  now\nok\n");
 }
 
-/// The open of a pipe would wait for a reader, and hold the session's lock meanwhile.
+/// If a command opened a pipe, it would wait for a reader, and hold the session's lock during the wait.
 #[test]
 fn commands_do_not_wait_for_pipes_in_the_place_of_files_of_the_kernel() {
     let (dir, session) = common::session(|_| ());
@@ -439,7 +439,8 @@ fn stat_of_thread(name: &str) -> File {
     File::open(threads.find(named).unwrap().join("stat")).unwrap()
 }
 
-/// Returns the processor time of a thread: the sum of fields 14 and 15 of the file, see proc_pid_stat(5).
+/// Returns the CPU time of a thread in clock ticks: the sum of fields 14 and 15 of its stat file
+/// (proc_pid_stat(5)).
 fn ticks(stat: &File) -> u64 {
     let mut text = [0; 1024];
     let len = stat.read_at(&mut text, 0).unwrap();

@@ -1,6 +1,7 @@
 //! Tests of the place and the users of a session. A session writes only in its own directory, even if other
-//! files get the names in the directory meanwhile. Only the session's user may read the session, unless the
-//! configuration shares the session. Other tests here count the descriptors of a session.
+//! files replace files of the directory during the session. Only the session's user may read the session,
+//! unless the configuration shares the session. Other tests here count the file descriptors that a session
+//! keeps open.
 
 use crate::common;
 use common::guest::Guest;
@@ -85,7 +86,7 @@ fn modes_do_not_depend_on_the_umask() {
         for share in [Share::Owner, Share::Group, Share::All] {
             record(&dir.join(name).join(format!("{share:?}")), share);
         }
-        // The folder exists, and its mode allows more than the session's folder may allow.
+        // The folder exists already, and its mode gives more rights than the session's folder may give.
         let there = dir.join(name).join("there");
         fs::create_dir(&there).unwrap();
         fs::set_permissions(&there, Permissions::from_mode(0o777)).unwrap();
@@ -211,8 +212,8 @@ fn a_directory_of_another_user_is_refused() {
         refused(&dir.join("root"), 0, NOBODY);
         refused(&dir.join("link"), 0, NOBODY);
         Session::create(SessionConfig::new(dir.join("nobody"))).unwrap();
-        // The umask takes all rights from new directories. Only root may use such a directory, and this user
-        // is not root.
+        // The umask takes all rights from new directories. The child is not root, so it could not use such a
+        // directory. The session must therefore set the rights itself.
         umask(Mode::from_raw_mode(0o777));
         let path = dir.join("masked");
         Session::create(SessionConfig::new(&path)).unwrap().finish().unwrap();
@@ -307,7 +308,7 @@ fn a_writer_locks_the_trace_and_leaves_the_lock_of_the_directory_to_others() {
     session.finish().unwrap();
 
     assert_eq!((of_dir, of_trace), (Ok(()), Err(Errno::WOULDBLOCK)));
-    // The lock may end a moment later, because a process that another test starts has all descriptors for a
-    // moment.
+    // The lock may last a moment longer, because another test may start a process. The new process has copies
+    // of all descriptors until it executes its program.
     wait_until("the end of the lock", || lock(&dir.path().join("ctf")).is_ok());
 }

@@ -1,5 +1,5 @@
 //! Tests of journals that no session writes. The receiver refuses each such journal and names the place of
-//! the fault. The frames before this place make a session.
+//! the fault. The frames before the fault make a session that can be read.
 
 use hypertrace_abi::event_type;
 use hypertrace_trace::receive::{MAX_FILES, ReceiveError, Received, receive};

@@ -1,6 +1,6 @@
 //! Tests of the recovery of a session that a killed process left. The records that are still in the rings
-//! become a separate session, and recovery checks each number in the files of the killed session before it
-//! uses the number.
+//! become a separate session. Recovery checks each number in the killed session's files before it uses the
+//! number.
 
 use crate::common;
 use common::guest::Guest;
@@ -63,7 +63,7 @@ fn killed(dir: &Path) -> ([u8; 16], Guest) {
     for n in 0..10u64 {
         guest.emit(event_type!("e", n));
     }
-    // The drop is like a kill, because a drop writes no bytes.
+    // Here, a drop has the same effect as a kill: it writes nothing.
     drop(session);
     (uuid, guest)
 }
@@ -185,8 +185,8 @@ fn losses_that_the_killed_process_had_counted_are_not_counted_again() {
         let mut guest = Guest::new(0);
         for generation in 0..generations {
             if generation > 0 {
-                // The test does the steps of a boot of a guest. The ring's last losses come after the ring's
-                // last packet.
+                // The test takes the steps that a device takes when its guest boots again. This guest's last
+                // losses come after the last packet of its ring.
                 guest.poke(guest_page::LOST_FULL, 35);
                 guest.discard_unread(&session);
                 session.begin_generation(0, &[]);
@@ -284,8 +284,8 @@ fn a_session_that_was_ended_or_is_another_is_refused() {
 }
 
 /// Kills a session in which an honest client has events with the schema `text` in its ring. Other clients
-/// have added the texts `before` and `after`, before and after `text`. Returns the summary after the
-/// recovery.
+/// have added the texts in `before` before `text`, and the texts in `after` after it. Returns the summary
+/// after the recovery.
 #[track_caller]
 fn recovered_beside(before: &[String], text: &str, after: &[String]) -> Summary {
     let dir = tempfile::tempdir().unwrap();
@@ -331,7 +331,7 @@ fn a_text_of_another_client_with_the_same_id_leaves_a_clients_own_known() {
 
 #[test]
 fn numbers_that_cannot_be_are_refused_with_their_place() {
-    // The offsets of these numbers are offsets in the first packet with events.
+    // Each offset is relative to the first packet with events.
     for (offset, bytes, part) in [
         (0, &[0xee; 4][..], "no packet begins here"),
         (4, &[0xee; 4], "another session"),

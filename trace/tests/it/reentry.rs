@@ -1,4 +1,4 @@
-//! Tests that foreign code may call the session in the middle of an emit, if the emit calls this code.
+//! Tests of an emit that calls foreign code: this code may call the session in the middle of the emit.
 
 use crate::common;
 use hypertrace_abi::atomic::{AtomicU64, Ordering::Relaxed};

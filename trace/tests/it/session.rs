@@ -147,7 +147,8 @@ fn a_reference_point_may_come_with_its_schema_in_the_same_pass() {
     guest.emit(event_type!("e", x = 1u64));
     assert_eq!(session.reference_point(&point(id_of("e(x:u64)"), &[2])), Status::Recorded);
     session.begin_pass();
-    // This point is recorded after the pass noted the head, so only the next pass drains the point.
+    // The session records this point after the pass has noted the ring's head, so only the next pass drains
+    // this point.
     session.reference_point(&point(id_of("e(x:u64)"), &[3]));
     guest.drain(&session);
     session.end_pass();
@@ -291,8 +292,8 @@ fn impossible_times_are_clamped_and_kept() {
     guest.pass(&session);
     let (summary, lines) = finish(session);
     assert_eq!(summary.ring_events, 6);
-    // The times `now + 5` and `ticks()` go backwards, too, because both are earlier than the clamped time of
-    // the future event.
+    // The times `now + 5` and `ticks()` also count as going backwards, because both are earlier than the
+    // clamped time of the future event.
     assert_eq!(summary.faults["time_future"], 1, "{summary:?}");
     assert_eq!(summary.faults["time_backwards"], 4);
     assert_eq!(summary.time_faults, 5);
@@ -319,8 +320,8 @@ fn a_client_whose_time_does_not_fit_gets_its_own_clock() {
     assert!(lines.is_empty() || lines.len() == 5, "{lines:#?}");
 }
 
-/// Returns the error of the estimated map of the guests' clock at a reading, in nanoseconds. The guests'
-/// clock is really the host's counter, so the map of the host's clock gives the true time.
+/// Returns the error of the estimated map of the guests' clock, in nanoseconds, at the reading `raw`. The
+/// guests' clock is really the host's counter, so the map of the host's clock gives the true time.
 fn off(session: &Session, raw: u64) -> i128 {
     let json = json(session);
     let unix = |clock: &ClockJson| {
@@ -330,8 +331,8 @@ fn off(session: &Session, raw: u64) -> i128 {
     unix(&json.clocks[1]) - unix(&json.clocks[0])
 }
 
-/// Makes reference points of clients. `clients` has pairs of a client and the number of ticks by which the
-/// client's counter claims to be ahead.
+/// Makes reference points of clients. Each entry of `clients` has a client, and the number of ticks by which
+/// the client claims that its counter is ahead.
 fn points(session: &Session, clients: &[(u32, u64)]) -> u64 {
     let mut seen = 0;
     for n in 1..=20 {
@@ -358,7 +359,7 @@ fn plain_events_of_one_client_do_not_move_the_times_of_one_that_has_points() {
     let seen = points(&session, &[(0, 0)]);
     std::thread::sleep(std::time::Duration::from_millis(20));
     let mut hostile = Guest::new(1);
-    // This time is almost as far in the future as a time without a fault can be.
+    // This time is nearly the latest time that the session accepts without a fault.
     let now = ticks();
     hostile.emit_at(now + (now - began) * 9 / 10, event_type!("e", x = 2u64));
     hostile.pass(&session);
@@ -427,9 +428,9 @@ fn a_holder_without_a_tsc_gets_a_clock_of_its_kind() {
 fn the_rate_of_a_guests_counter_is_the_hosts_only_if_the_guest_has_such_a_counter() {
     let cntvct = 2_u64 << 56;
     for (word, kind, frequency) in [
-        // The cases are: a guest that tells its true counter, which is the host's counter, a guest of an
-        // older version, a guest with an impossible frequency, and a guest with a possible frequency that
-        // differs from the host's.
+        // In the first case, the guest says that it has the host's counter. In the second case, the guest has
+        // an older version. In the last two cases, the guest says another frequency than the host's: an
+        // impossible frequency, and a possible frequency.
         (None, "host", None),
         (Some(0), "counter", None),
         (Some(cntvct | 999_999), "cntvct", None),
@@ -717,8 +718,8 @@ fn a_guest_that_begins_anew_by_itself_spends_its_epochs_budget() {
         session.begin_epoch(epoch);
         for n in 0..3 * u64::from(MAX_RESTARTS) {
             boot(&session, &mut guests[0], n);
-            // These guests also need a new clock each time: a single guest would use up its files before the
-            // session's clocks.
+            // Each boot of these two guests also needs a new clock. With one guest alone, the limit of its
+            // files would be reached before the limit of the session's clocks.
             boot_at((2 * n + 1) << 40, &session, &mut guests[1], n);
             boot_at((2 * n + 2) << 40, &session, &mut guests[2], n);
         }
@@ -728,8 +729,8 @@ fn a_guest_that_begins_anew_by_itself_spends_its_epochs_budget() {
     let (summary, _) = finish(session.clone());
     assert!(summary.time_faults > 0);
     assert_eq!(summary.ring_events, 18 * u64::from(MAX_RESTARTS));
-    // The maximum is one clock of the host and, in each of the two epochs, the clocks that all guests share
-    // and one first clock of each guest.
+    // The maximum is one clock of the host plus the clocks of two epochs. In each epoch, all guests share a
+    // number of clocks, and each guest has one first clock in addition.
     let (most, clocks) = (1 + 2 * (MAX_CLOCKS - 1 + 3), json(&session).clocks.len());
     assert!(clocks <= most, "{clocks} clocks");
 }

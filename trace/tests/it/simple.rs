@@ -1,4 +1,4 @@
-//! Tests of the file of declared events if producers other than the VMM's own threads fill the rings.
+//! Tests of the file of declared events. In these tests, not only the VMM's own threads fill the rings.
 
 use crate::common;
 use common::guest::Guest;
@@ -14,7 +14,8 @@ use rustix::process::geteuid;
 use std::fs;
 use std::os::unix::fs::{chown, symlink};
 
-/// Returns the events of the file, by id. Panics if a record does not end where the next one begins.
+/// Returns the events of the file, by id. Panics if a record does not end at the beginning of the next
+/// record.
 fn events(file: &[u8]) -> Vec<(u64, usize)> {
     let half = |at: usize| u32::from_ne_bytes(file[at..at + 4].try_into().unwrap()) as usize;
     let word = |at: usize| u64::from_ne_bytes(file[at..at + 8].try_into().unwrap());

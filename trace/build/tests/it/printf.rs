@@ -1,5 +1,5 @@
-//! Tests that the text of events is what C's printf writes: both are compiled and compared, for many
-//! conversions and values.
+//! Tests that the generated code writes an event's text in the same way as C's printf. The tests compile
+//! both, and compare their texts for many conversions and values.
 
 use crate::compiled;
 use compiled::{Workshop, capability, run};
@@ -87,7 +87,8 @@ fn integers(bits: u32, signed: bool) -> Vec<Value> {
     values.into_iter().map(value).collect()
 }
 
-/// Returns QEMU's conversions, and each letter with each length or macro and some widths.
+/// Returns QEMU's conversions. Also returns each letter with each padding, combined with each length and with
+/// each size of the macros.
 fn conversions(of_qemu: &str, lengths: &[&str], sizes: &[&str]) -> Vec<String> {
     let mut all: Vec<String> = of_qemu.split(' ').map(str::to_owned).collect();
     for padding in ["", "0", "1", "01", "5", "05", "14", "014", "0014"] {

@@ -1,5 +1,5 @@
-//! Tests with generated files: the parser never panics, each error has a place, and the parser reads the
-//! meant events from valid text.
+//! Tests with generated files: the parser never panics, each error has a place, and the parser reads valid
+//! text as the events that the text declares.
 
 use hypertrace_trace_build::{EventDecl, MAX_ERRORS, generate, parse};
 use proptest::prelude::*;
@@ -162,7 +162,8 @@ fn enabled(events: &[EventDecl]) -> usize {
     events.iter().filter(|event| !event.is_disabled()).count()
 }
 
-/// Checks that the normalized declaration has the same meaning and is its own normalized form.
+/// Checks that the normalized declaration has the same meaning as the event, and that normalizing it again
+/// does not change it.
 fn reads_back(event: &EventDecl) {
     let declaration = event.declaration();
     let again = parse("f", &declaration).unwrap_or_else(|errors| panic!("{errors}: {declaration}"));
@@ -176,7 +177,7 @@ fn reads_back(event: &EventDecl) {
 
 /// Checks the rules of QEMU's own reader. If one line breaks a rule, QEMU's reader refuses the whole file.
 fn qemu_takes(declaration: &str) {
-    // QEMU's reader takes an event without a format, too.
+    // QEMU's reader also accepts an event without a format.
     let whole = declaration.strip_suffix(')').map(|signature| (signature, "\"\""));
     let (signature, format) = declaration.split_once(") ").or(whole).unwrap();
     let (_, arguments) = signature.split_once('(').unwrap();

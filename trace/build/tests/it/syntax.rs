@@ -126,7 +126,7 @@ fn a_declaration_has_the_types_that_qemus_reader_takes() {
         ("a(const struct S *x, Foo **y) \"%p %p\"", r#"a(void *x, void *y) "%p %p""#),
         ("a(char const *const x, _Bool y) \"%5s%u\"", r#"a(const char *x, bool y) "%5s%u""#),
         ("a(unsigned x, short y) \"%8.8x%% %.2x\"", r#"a(uint32_t x, int16_t y) "%08x%% %02x""#),
-        // QEMU's reader searches for these words, whatever precedes them.
+        // QEMU's reader finds these words anywhere in the text, also after other letters.
         (r#"a(void) "100%%mark C:\\new""#, r#"a(void) "100%%\155ark C:\134new""#),
     ];
     for (text, declaration) in spelled {

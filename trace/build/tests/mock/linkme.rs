@@ -1,4 +1,5 @@
-//! A mock of the attribute of `linkme`: returns the item without the attribute that the real one removes.
+//! A mock of the attribute macro of `linkme`. It removes the attribute from the item, as the real macro does,
+//! and changes nothing else.
 
 use proc_macro::{TokenStream, TokenTree};
 

@@ -45,12 +45,12 @@ impl Guest {
         Guest { client, area, memory, producer, consumer: ConsumerState::default(), logged: 0 }
     }
 
-    /// Lets another holder take the client over.
+    /// Ends the present lease, and leases the client to another holder.
     pub fn lease(&mut self, token: u64, name: &str, now: u64) {
         self.lease_with(token, name, now, ClockKind::Tsc);
     }
 
-    /// Lets a holder that stamps with `clock` take the client over.
+    /// Ends the present lease, and leases the client to a holder that stamps with `clock`.
     pub fn lease_with(&mut self, token: u64, name: &str, now: u64, clock: ClockKind) {
         self.producer.release();
         self.producer = lease(self.memory, token, name, now, clock);
@@ -75,8 +75,7 @@ impl Guest {
         session.end_pass();
     }
 
-    /// Ends the reading of the ring: records that the session could not take are lost, and the session counts
-    /// these losses.
+    /// Discards the rest of the ring, and lets the session count the discarded records as lost.
     pub fn discard_unread(&mut self, session: &Session) {
         let mut consumer = Consumer::new(self.memory, &mut self.consumer);
         consumer.discard_unread(&mut vec![0; consumer.stage_words()]);
