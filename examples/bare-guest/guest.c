@@ -24,7 +24,7 @@ bool trace(void *const bars[4], uint32_t number, uint64_t events, uint64_t point
     const struct hypertrace_bare_event end = hypertrace_bare_event_of("bare_end()");
     result->dropped = result->unanswered = result->host_time = 0;
     for (uint64_t n = 0; n < events || n < points; n++) {
-        /* A ring that discards events has no room for all events. */
+        /* A ring that discards has no room for all events, so the host takes the events in portions. */
         for (uint64_t turns = 0; n % 500 == 499 && !hypertrace_bare_is_taken(&client); turns++) {
             if (turns % 1000000 == 0) {
                 hypertrace_bare_kick(&client);

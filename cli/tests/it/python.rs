@@ -199,7 +199,7 @@ fn a_region_of_a_task_is_inside_the_regions_of_its_own_task_alone() {
             .collect::<Vec<_>>()
     };
     assert!(!children("load").contains(&json!("request")), "{json}");
-    // A region in which its task does not await is a region of its thread.
+    // A region without an `await` of its own task is a region of its thread, so its end has no `any_client`.
     let ends = |name| fields(&lines, name).iter().filter(|end| end["any_client"] == true).count();
     assert_eq!(["request_end", "load_end", "parse_end"].map(ends), [4, 4, 0]);
 }

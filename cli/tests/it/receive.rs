@@ -208,8 +208,8 @@ fn a_killed_receiver_leaves_a_session() {
     );
 }
 
-/// The form of crosvm: the VMM's process makes the device and moves the device to a child process. The kernel
-/// kills the child at any call that opens a file. Another process makes the session.
+/// Processes as in crosvm: the VMM's process makes the device and moves the device to a child process. The
+/// kernel kills the child at any call that opens a file. Another process makes the session.
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 #[test]
 fn a_device_in_a_jail_that_opens_no_file_is_recorded_by_its_parent() {
@@ -240,7 +240,7 @@ fn a_device_in_a_jail_that_opens_no_file_is_recorded_by_its_parent() {
     });
 }
 
-/// The VMM: writes to the socket that is its standard input until the VMM is killed.
+/// As a VMM, writes to the socket on standard input until the process is killed.
 fn vmm() {
     let (session, _writer) = session(io::stdin().as_fd().try_clone_to_owned().unwrap().into());
     // The number is bounded, in case the process is not killed.
@@ -270,7 +270,8 @@ fn a_killed_vmm_leaves_a_session() {
         |(_, vmm, _)| kill::kill(vmm),
         |(dir, _, receiver)| {
             let ran = ran(receiver);
-            // The code is 1 between two frames, and 2 in the middle of a frame.
+            // The receiver's exit code is 1 if the journal ends between two frames, and 2 if the journal ends
+            // within a frame.
             assert!(matches!(ran.code, Some(1 | 2)), "{ran:?}");
             assert!(ran.stderr.contains("has what came before: the journal "), "{ran:?}");
             assert!(check_begin(&dir.path().join("s")) > 0);

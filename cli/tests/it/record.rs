@@ -89,8 +89,8 @@ fn a_program_is_recorded_with_its_children_and_its_exit_code() {
     let (events, cpus) = (read.events, read.cpus);
     assert_eq!(events.len() as u64, count);
     check_times(&out, &events, from, to);
-    // The second buffer has the switches of the first buffer, and what woke threads. A report shows the first
-    // buffer alone.
+    // The second buffer has the switches that the first buffer has, and the wakeups of threads. A report
+    // shows the first buffer alone.
     assert_eq!(cpus.len() as u64, number_before(" about all threads", &ran.stderr));
     let is_switch = |event: &&Shown| event.name == "sched_switch";
     let is_there = |event: &Shown| {
@@ -134,8 +134,8 @@ fn each_point_of_the_demo_stands_between_its_exit_and_the_next_run() {
     capability::used("kvm");
     let report = run(HYPERTRACE.command(["report", "--json"]).arg(&out)).ok();
     let mut vcpus = [Order::default(), Order::default()];
-    // Threads are told apart by their numbers, because the kernel's note of a thread's name may be gone, and
-    // another VMM may have threads of the same names.
+    // The test tells threads apart by number, because the kernel may have lost a thread's name, and the
+    // threads of another VMM may have the same names.
     let mut threads: BTreeMap<u64, usize> = BTreeMap::new();
     for line in report.lines() {
         let event: Value = serde_json::from_str(line).unwrap();
@@ -172,7 +172,7 @@ struct Order {
     requests: u64,
     /// Value of the last store to the device, which is a point's number
     stored: Option<u64>,
-    /// Number of the point after which the VMM did not let the guest run yet
+    /// Number of the last point that the VMM has answered without running the guest again
     answered: Option<u64>,
 }
 
@@ -324,8 +324,8 @@ fn perf_records_where_the_kernels_trace_refuses() {
     }
 }
 
-/// Returns a command for which the kernel allows neither its trace nor perf, as a stock Debian does for every
-/// user but root. If this machine cannot arrange that, prints a report and returns `None`.
+/// Returns a command that may use neither the kernel's trace nor perf. On a stock Debian, this is so for
+/// every user but root. Returns `None`, with a report, if this machine cannot prevent the use.
 fn command_without_kernel(arguments: &[&str]) -> Option<Command> {
     let command = HYPERTRACE.command(arguments);
     let mut command = match rustix::process::geteuid().is_root() {
@@ -366,8 +366,8 @@ fn a_program_is_recorded_alone_where_the_kernel_lets_nothing_be_recorded() {
     let mut command = command_without_kernel(&["demo", "--kernel", "-o", &demo]).unwrap();
     has_no_kernel(&run(&mut command), 0, Path::new(&demo), why);
 
-    // A command that asks for the kernel's events alone, for events of other processes, or for a comparison,
-    // does not record anything else instead.
+    // A command that must have the kernel's events does not record without them: for these events alone, for
+    // other processes, or for a comparison.
     let pid = std::process::id().to_string();
     let refused = out("refused");
     for arguments in [
@@ -568,7 +568,7 @@ fn a_recording_of_all_threads_ends_with_its_program() {
         assert_eq!(ran.code, Some(5), "{ran:?}");
         assert!(ran.stderr.contains("of all threads in "), "{ran:?}");
         assert!(ran.stderr.contains("next: ") && !ran.stderr.contains("no program has"), "{ran:?}");
-        // Only a recording of one program has the number of its threads.
+        // A recording of all threads does not count its threads.
         let info = HYPERTRACE.info(&out);
         assert_eq!(info["kernel"]["threads"], Value::Null, "{info}");
         capability::used("tracefs");
@@ -660,8 +660,8 @@ fn a_full_disk_is_reported_with_what_is_missing() {
 /// Number of system calls of a flood.
 const CALLS: u64 = 100_000;
 
-/// Records a flood of system calls with buffers that are too small for it, while the recorder is stopped.
-/// Returns `None`, with a report, where the kernel's trace cannot be used.
+/// Stops the recorder during a flood of system calls, with buffers that are too small for the flood. Returns
+/// `None`, with a report, where the kernel's trace cannot be used.
 fn flood(dir: &Path) -> Option<Ran> {
     let mut shell = Command::new("sh");
     let dd = format!("read line; dd if=/dev/zero of=/dev/null bs=1 count={}", CALLS / 2);
@@ -783,9 +783,10 @@ fn a_recording_on_a_full_disk_is_completed_when_there_is_room() {
     let session =
         run(HYPERTRACE.command(["record", "--quiet", "-o"]).arg(&out).args(["--", "true"]));
     assert_eq!(session.code, Some(0), "{session:?}");
-    // The recording of the same event without a flood has descriptions, and a page or two of data.
+    // A recording of the same event without a flood shows the size of the descriptions and of a page or two
+    // of data.
     let dir = tempfile::tempdir().unwrap();
-    // The smallest recording of several is used, because each also has the scheduling of all threads.
+    // Each of several recordings also has scheduling events, so the size of the smallest recording counts.
     let mut sizes = Vec::new();
     for number in 0..5 {
         let small_out = dir.path().join(number.to_string());
@@ -816,8 +817,9 @@ fn a_recording_on_a_full_disk_is_completed_when_there_is_room() {
     let report = run(HYPERTRACE.command(["report"]).arg(&out));
     assert_eq!(report.code, Some(0), "{report:?}");
     assert!(!out.join(".kernel").exists(), "{report:?}");
-    // The events include events that were in the buffers when nothing could be written. The line of `report`
-    // says so, too, unless the start of another recording completed this recording first.
+    // These counts include the events that were in the buffers while the disk was full. The output of
+    // `report` also says that `report` has completed the recording, unless the start of another recording has
+    // completed it first.
     let (events, lost) = kernel_counts(&out);
     assert!(events + lost >= CALLS, "{events} {lost} {report:?}");
     let Some(read) = trace_cmd::contents(&out.join("kernel.dat")) else { return };

@@ -28,7 +28,7 @@ fn record(dir: &Path, pid: u32) -> Child {
     with_default_signals(&mut command).spawn().unwrap()
 }
 
-/// A process that a test started, which is killed on drop, also if the test fails.
+/// A process that the test has started. Dropping `Killed` kills the process, also if the test fails.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -38,7 +38,8 @@ impl Drop for Killed {
     }
 }
 
-/// Folder with the notes of instances for one test, so that no other test completes what this test leaves.
+/// Folder with one test's notes of instances. Other tests look in other folders, so they do not complete the
+/// recordings that this test leaves.
 struct Notes(tempfile::TempDir);
 
 impl Notes {
@@ -103,7 +104,8 @@ impl Notes {
 
 impl Drop for Notes {
     fn drop(&mut self) {
-        // A test that failed leaves an instance, which nobody would find after the note is removed.
+        // A failed test leaves an instance and its note. Another recording removes both, because without the
+        // note nobody would find the instance.
         if fs::read_dir(self.0.path()).is_ok_and(|mut notes| notes.next().is_some())
             && let (Some(mut command), Ok(dir)) =
                 (self.command(["record", "--kernel", "--quiet", "-o"]), tempfile::tempdir())
@@ -113,7 +115,8 @@ impl Drop for Notes {
     }
 }
 
-/// Makes an instance as a recorder that has ended would have made it.
+/// Makes an instance with the name that a recorder would have given it, and with the number of an ended
+/// process.
 fn instance_of_an_ended_process(own: &Instance) -> PathBuf {
     let mut ended = Command::new("true").spawn().unwrap();
     ended.wait().unwrap();
@@ -301,7 +304,7 @@ fn a_killed_recording_is_completed_by_the_next_start() {
     let dir = tempfile::tempdir().unwrap();
     let busy = "while :; do /bin/true; done";
     let busy = Killed(Command::new("sh").args(["-c", busy]).spawn().unwrap());
-    // Instances are seen here through the mount of `own`.
+    // `own` mounts tracefs, so the test sees the recorders' instances beside `own`.
     let Some(own) = Instance::new() else { return };
     let instances = own.dir().parent().unwrap();
     let mut pids = Vec::new();
@@ -409,7 +412,7 @@ fn pages_that_were_on_disk_and_pages_in_the_kernel_make_one_recording() {
     // Another test's recorder may complete the recording at the same time.
     wait_until("the recording", || !out.join(".kernel").exists());
     let Some(events) = trace_cmd::read(&out.join("kernel.dat")) else { return };
-    // On a busy machine, the kernel writes pages that are not full, so as many bytes on the disk have fewer
+    // On a busy machine, the kernel writes pages that are not full. A disk of the same size then holds fewer
     // events.
     assert!(events.len() as u64 >= CALLS * 7 / 10, "{}", events.len());
     assert!(events.is_sorted_by_key(|event| event.time));
@@ -441,7 +444,7 @@ fn a_recording_that_its_program_drops_is_complete_and_in_its_session() {
     let folder = tempfile::tempdir().unwrap();
     let [place, moved] = ["S", "moved"].map(|name| folder.path().join(name));
     let session = Session::create(SessionConfig::new(&place)).unwrap();
-    // Whoever may write to the directory above can move the session.
+    // Any user who may write to the parent directory can move the session.
     fs::rename(&place, &moved).unwrap();
     Session::create(SessionConfig::new(&place)).unwrap().finish().unwrap();
     let mut config = hypertrace_kernel::Config::beside(session.folder().unwrap());

@@ -57,8 +57,8 @@ fn check_sums(group: &Value) {
     assert_eq!(count, number(&group["count"]));
 }
 
-/// Returns the time in which threads did something after they had been switched out, although the
-/// kernel's trace has no event of a switch back.
+/// Returns the time between a thread's switch away and its next event, if the kernel's trace has no switch
+/// back in between.
 fn without_switch_back(dir: &Path) -> u64 {
     let report = run(HYPERTRACE.command(["report", "--json"]).arg(dir)).reported();
     let events: Vec<Value> =
@@ -111,7 +111,8 @@ fn the_demos_regions_are_attributed() {
     check_sums(&batch);
     check_sums(&group(&json, "empty"));
     assert!(batch["empty_ns"].is_u64());
-    // Each region has a point: a store to the device, with the way to the VMM and back.
+    // Each region has a reference point. A point is a store to the device, so the guest exits to the VMM and
+    // returns.
     let exits = batch["total"]["exits"].as_array().unwrap();
     let stores = exits.iter().find(|exit| exit["reason"] == "mmio write").unwrap();
     assert!(stores["count"].as_f64().unwrap() >= 2_000.0, "{exits:?}");

@@ -23,7 +23,7 @@ use vcpu::{Vcpu, What};
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 const BEGINNING: &str = "<!doctype html>\n<!-- hypertrace regions -->\n";
 const HOSTILE: &str = "</script><img src=x onerror=alert(1)>\"'&amp;\u{202e}<!--";
-/// Text as which `HOSTILE` is shown.
+/// The text that the page shows for `HOSTILE`.
 const SHOWN: &str = "</script><img src=x onerror=alert(1)>\"'&amp;\\u{202e}<!--";
 
 fn regions(dir: &Path, args: &[&str]) -> Ran {
@@ -152,7 +152,7 @@ fn check_numbers(page: &Element, json: &Value) {
     }
 }
 
-/// Asserts that the first lane of a window has, within the region, the parts of a breakdown.
+/// Asserts that within the region, the first lane of a window has the same parts of the time as a breakdown.
 #[track_caller]
 fn check_lane(names: &Value, window: &Value, breakdown: &Value) {
     let length = number(&window["length"]);
@@ -277,7 +277,8 @@ fn pictures_have_words() {
 
 #[test]
 fn names_of_guests_and_files_are_text() {
-    // The texts are names of a thread of the VMM, a field's value, and the session's directory.
+    // The hostile texts are the name of a thread of the VMM, the value of a field, and the path of the
+    // session's directory.
     let mut vcpu = Vcpu::rounds(0, 60, 20);
     vcpu.name = HOSTILE.into();
     let made = session(&[vcpu]);
@@ -290,7 +291,7 @@ fn names_of_guests_and_files_are_text() {
     });
     let other = Made::with_json(&made::json(&made::clocks(), events, "[]"))
         .stream("guest-000-0000", &[Packet::guest(0), guest]);
-    // The command that recorded the session is such a text, too.
+    // The command line in the session's description is a hostile text, too.
     let path = other.path().join("session.json");
     let mut json: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     json["origin"] = serde_json::json!({ "command": HOSTILE, "host": "here" });
@@ -559,11 +560,11 @@ fn what_a_thread_waited_for_is_in_the_table_and_in_its_lane() {
     let codes = lane.as_array().unwrap().chunks(3).map(|interval| interval[2].as_u64().unwrap());
     let waits = codes.filter(|code| [7, 9].contains(&(code % 16)));
     let waits = waits.map(|code| (code % 16, causes[code as usize / 16 - 1]));
-    // The waits: runnable behind the hog, woken by a timer, and the idle CPU's way to the thread.
+    // The thread waited while the hog had the CPU, then for a timer, and then for an idle CPU to wake.
     let expected = [(7, "<b>hog</b>-300"), (9, "timer"), (7, "idle CPU")];
     assert_eq!(Vec::from_iter(waits), expected);
-    // The lane shows the same waits by CPU, with a colour for each turn: 2 for a thread outside of the
-    // session, 3 for no thread.
+    // The lane shows the same waits as turns of the CPU. Colour 2 is a turn of a thread outside of the
+    // session, and colour 3 is a turn of no thread.
     let turns = data["groups"][0]["windows"][0]["lanes"][0]["turns"].as_array().unwrap();
     let turns = turns.iter().map(|number| number.as_i64().unwrap());
     let turns = Vec::from_iter(turns);

@@ -1,4 +1,4 @@
-//! Memory of `hypertrace regions`: at most 64 MB and 190 bytes a region, whatever the sessions have.
+//! `hypertrace regions` needs at most 64 MB of memory, and 190 bytes for each region, for any sessions.
 
 use hypertrace_test_support::{made, trace_dat};
 use std::fs::File;
@@ -15,7 +15,7 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 const MAX_MEMORY: u64 = 64_000_000;
 const MAX_OF_REGION: u64 = 190;
 
-/// Raw ticks of the host's clock at its tick 0.
+/// Value of the host's raw counter at tick 0 of the host's clock.
 const HOST_BASE: u64 = 1_000_000;
 const US: u64 = 1_000;
 
@@ -97,8 +97,8 @@ fn regions_whose_parts_are_known_late_take_bounded_memory() {
         let text = check(&made, &[], REGIONS);
 
         assert!(text.contains("a: 300,000 regions"), "{text}");
-        // Exits are kept for only a part of the regions, but these regions have no exits, so no message is
-        // needed.
+        // `regions` keeps exits for only a part of so many regions. These regions have no exits, so the text
+        // need not mention the limit.
         assert!(!text.contains("the exits in the column"), "{text}");
     });
 }

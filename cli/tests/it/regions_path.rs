@@ -20,8 +20,8 @@ echo x | (sleep 0.05; cat) > /dev/null
 "$MARK" --end build
 "#;
 
-/// The program computes for 100 ms beside a thread that sleeps and wakes up, and ends while that thread
-/// sleeps.
+/// The program computes for 100 ms. A second thread sleeps and wakes again and again, and the program ends
+/// while this thread sleeps.
 const POLLED: &str = r#"
 #include <pthread.h>
 #include <time.h>
@@ -40,7 +40,7 @@ int main(void) {
 }
 "#;
 
-/// Returns the sum of the steps that fit, in nanoseconds.
+/// Returns the sum in nanoseconds of the steps for which `fits` returns true.
 fn sum(path: &[Value], fits: impl Fn(&Value) -> bool) -> u64 {
     path.iter().filter(|step| fits(step)).map(|step| step["ns"].as_u64().unwrap()).sum()
 }
@@ -72,7 +72,7 @@ fn a_process_with_a_thread_that_polls_is_its_computing_thread() {
     let of_program =
         |doing: &str| sum(path, |step| step["doing"] == doing && step["name"] == "polled");
     assert!(of_program("on_cpu") > 50_000_000, "{path:?}");
-    // At most the last of the other thread's sleeps is on the path.
+    // The path contains at most the last sleep of the polling thread.
     assert!(of_program("blocked") < 10_000_000, "{path:?}");
 }
 
@@ -101,7 +101,7 @@ fn a_script_is_divided_by_the_processes_that_its_end_waited_for() {
     // The second `sleep` began before `cat` waited for it.
     let slept = sum(path, |step| is(step, "sleep", "blocked") && step["cause"] == "timer");
     assert!((125_000_000..duration).contains(&slept), "{slept} of {path:?}");
-    // The time that the loop computed, without the time that other threads of the machine took.
+    // The loop's own time on the CPU, without turns of other threads.
     let computed = sum(path, |step| is(step, "sh", "on_cpu"));
     assert!(computed > 5_000_000, "{computed} of {path:?}");
     // The parts are the sums of the path's steps.

@@ -359,8 +359,9 @@ fn the_most_that_a_hypervisor_took_from_regions_is_that_of_their_cpu() {
     let sum = format!("; stolen_ms=30; steals={}-{}:30", at(20), at(30));
     let of_cpu = format!("{sum},0:{}-{}:30", at(20), at(30));
 
-    // At most, the first region lost its time until the rise ended, and a step; the second region lost a
-    // step; and the third region, which ran on both CPUs, lost all the time that was taken.
+    // `regions` shows how much steal time each region can have had at most. The first region: its time until
+    // the rise ended, and one step of the counter. The second region: one step. The third region ran on both
+    // CPUs: all of the steal time.
     assert_eq!(shown(&of_cpu).0, [Some(37), Some(10), Some(40)]);
     let text = regions(made.path(), &["--name", "r1"]).stdout;
     assert!(text.contains("  at most 10.0ms of the time in the column all is steal time\n"));
@@ -404,7 +405,8 @@ fn regions_outside_of_the_kernels_recording_are_said_with_what_to_do() {
 
 #[test]
 fn lines_are_80_columns_wide() {
-    // The lines have long counts, times and kinds: regions that end twice, never, or in another order.
+    // The lines have large counts, long times, and all kinds of odd regions: regions that end twice, regions
+    // without an end, and regions that end in another order.
     let events = r#"[
         {"id":16,"schema":"read_begin(id:u64,v:str)","reference_point":false},
         {"id":17,"schema":"read_end(id:u64)","reference_point":false}]"#;

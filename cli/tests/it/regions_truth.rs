@@ -1,9 +1,9 @@
-//! The parts of regions by `hypertrace regions`, compared with what the kernel and the program itself counted
-//! in the same run: in a guest under KVM, in a program in Rust and in a program in C.
+//! Compares the parts of regions by `hypertrace regions` with counts of the kernel and of the program itself
+//! in the same run. The program is a guest under KVM, a program in Rust, or a program in C.
 //!
-//! Each program has regions that compute, regions for which another part computes (a VMM's handler), regions
-//! that sleep, and regions that wait for a CPU that another thread has. Both sides of each comparison are
-//! measured, so other load on the machine changes both sides.
+//! Each program has four kinds of regions: for computing, for waiting until a VMM's handler has computed, for
+//! sleeping, and for waiting until another thread leaves the CPU. Both sides of each comparison are measured,
+//! so other load on the machine changes both sides.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -49,11 +49,11 @@ const COMPETED: &str = "competed";
 /// Names of the regions of a program without a VMM.
 const NATIVE: [&str; 3] = [COMPETED, COMPUTED, SLEPT];
 
-/// Time that the readings at the ends of a part take in each region, in nanoseconds. A file of procfs is read
-/// four times.
+/// Time in nanoseconds that the program takes in each region to read its counters before and after a part. A
+/// file of procfs is read four times.
 const READING: i64 = 20_000;
 
-/// Address of the device that `Program::Spend` uses: neither memory nor another device.
+/// Address of the device that `Program::Spend` uses. No memory and no other device has this address.
 const DEVICE: u64 = 0xc000_0000;
 
 /// The device, which spends time in a known way, and takes readings of its vCPU's thread.
@@ -123,9 +123,9 @@ fn attach_spender(machine: &mut Machine) -> Arc<Mutex<Spender>> {
     spender
 }
 
-/// Makes a comparison until the result is right, at most three times. A comparison with a wrong result is
-/// repeated only if a hypervisor took time from the CPUs meanwhile, because the hypervisor may have taken
-/// that time between a switch and the switch's event.
+/// Makes a comparison until the result is right, at most three times. A wrong result is tried again only if a
+/// hypervisor took time from the CPUs meanwhile. The hypervisor may have taken that time between a switch and
+/// the switch's event.
 #[track_caller]
 fn without_steal(mut is_right: impl FnMut() -> bool) {
     for _ in 0..3 {
@@ -140,7 +140,7 @@ fn without_steal(mut is_right: impl FnMut() -> bool) {
     panic!("a part is not what it was, three times beside a hypervisor that takes CPU time");
 }
 
-/// Returns whether a recording comes from the kernel's trace, and reports that.
+/// Returns whether a recording comes from the kernel's trace, and reports the result as a capability.
 fn has_kernel_trace(source: Source, why: Option<&str>) -> bool {
     match source {
         Source::Tracefs => capability::used("tracefs"),
@@ -155,7 +155,7 @@ fn in_a_guest() {
 }
 
 /// Runs a guest that spends its time. Returns true if the parts of the guest's regions agree with the
-/// readings, or if the parts cannot be known here.
+/// readings, or if this machine cannot measure the parts.
 fn guest_is_right() -> bool {
     let Some(mut machine) = kvm::machine(1) else { return true };
     if let Some(why) = truth::is_missing() {
@@ -246,7 +246,7 @@ fn spend_natively(file: &Path) {
     std::fs::write(file, text).unwrap();
 }
 
-/// Where regions ran, which decides what is known about them.
+/// Place where regions ran. It decides which parts of their time are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Of {
     Guest,
@@ -257,7 +257,7 @@ enum Of {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Duration,
-    /// Time in the guest or the program, in the kernel on behalf of either, and in the VMM.
+    /// Time in the guest or the program, in the kernel when it works for them, and in the VMM.
     OnCpu,
     Vmm,
     Runnable,
@@ -292,8 +292,8 @@ impl Truth {
         (i128::from(ticks) * 1_000_000_000 / i128::from(self.frequency)) as i64
     }
 
-    /// Returns how a region's time was spent. The counter includes the time that a hypervisor took from the
-    /// CPU, and so does the trace, but a thread's own time excludes that time.
+    /// Returns how a region's time was spent. The counter and the trace include the time that a hypervisor
+    /// took from the CPU. A thread's own time does not include it.
     fn spent(&self, sample: &Sample) -> Spent {
         let between = |[from, to]: [Reading; 2]| {
             let waited = to.waited - from.waited;
@@ -350,8 +350,8 @@ impl Truth {
         is_right.then_some(measured)
     }
 
-    /// Compares the regions of a name, in the half of the rounds whose readings are closest to the regions.
-    /// Returns whether each part agrees.
+    /// Compares the regions of a name. Only half of the rounds count: the rounds with the least time between
+    /// the readings and the region. Returns whether each part agrees.
     #[track_caller]
     fn compare(&self, name: &str, measured: &Measured, bound: i64, kinds: &[Kind]) -> bool {
         let mut samples: Vec<_> = self.samples.iter().filter(|s| s.region.0 == name).collect();
@@ -364,12 +364,13 @@ impl Truth {
             spent[Kind::Unattributed as usize] * 100 <= spent[Kind::Duration as usize]
         });
         assert!(samples.len() as u64 >= ROUNDS - ROUNDS / 10, "{name}: {} regions", samples.len());
-        // `least` is the time that the readings themselves take. Its maximum is for a loaded machine, which
-        // may have taken the CPU even during the best readings.
+        // `least` is the time between the readings and the region in the best round. The limit of two
+        // readings is for a loaded machine, which may have taken the CPU even in the best round.
         let least = self.ns(samples[0].slack()).min(2 * READING);
         samples.truncate(samples.len() / 2);
-        // A hypervisor that takes the CPU between the kernel's decision to switch and the switch's event
-        // makes one part too long and another part too short, by any amount, so one such region is left out.
+        // A hypervisor may take the CPU between the kernel's decision to switch and the switch's event. Then
+        // one part is too long and another part is too short by the same time, so the region with the largest
+        // error is left out.
         let off = |sample: &&Sample| -> i64 {
             let (found, truth) = (&measured[&sample.region], self.spent(sample));
             kinds.iter().map(|kind| (found[*kind as usize] - truth[*kind as usize]).abs()).sum()
@@ -383,14 +384,15 @@ impl Truth {
         let mut is_right = true;
         let sum =
             |kind: Kind| -> i64 { samples.iter().map(|s| self.spent(s)[kind as usize]).sum() };
-        // The kernel counts some of its own work at a switch on one side, and makes the event on the other
-        // side. A slow machine needs longer for this work, which a short region's time on the CPU shows.
+        // At a switch, the kernel counts some of its own work for one of the two threads, but makes the
+        // switch's event on the other side of this work. A slow machine needs longer for this work, and also
+        // longer for a short region, so the allowance grows with the region's time on the CPU.
         let reading = (sum(Kind::OnCpu) / n / 2).clamp(READING, 2 * READING);
         for kind in kinds {
             let found: i64 = samples.iter().map(|s| measured[&s.region][*kind as usize]).sum();
             let truth = sum(*kind);
-            // The time on a CPU is what the other readings leave of a region, so this time has the errors of
-            // all those readings.
+            // The time on a CPU is the rest of a region after the other readings are subtracted, so this time
+            // has the errors of all those readings.
             let of = if *kind == Kind::OnCpu { truth.max(sum(Kind::OffCpu)) } else { truth };
             let tolerance = (of / 20).max(n * (bound + reading)) + outside;
             let is_near = (found - truth).abs() <= tolerance;
@@ -411,8 +413,8 @@ impl Truth {
 /// Time of regions by name and id, as `regions --samples` shows it.
 type Measured = BTreeMap<(String, u64), Spent>;
 
-/// Compares regions `computed` with what the guest itself saw: when the guest ran, and when the guest was
-/// away. Returns whether both agree.
+/// Compares regions `computed` with the times that the guest itself measured: how long the guest ran, and how
+/// long it was away. Returns whether both agree.
 fn guests_readings_agree(truth: &Truth, results: &[u64], measured: &Measured) -> bool {
     let own = measured.iter().filter(|((name, _), _)| name == COMPUTED);
     let sums = own.fold((0, 0), |(on_cpu, runnable), (_, spent)| {
@@ -456,8 +458,8 @@ fn measured(lines: &str) -> Measured {
 }
 
 /// Runs a program with `record --kernel`, and compares its regions with its readings. Without the kernel's
-/// trace, compares what perf records; `is_hidden` is true if the trace is hidden on purpose. Returns whether
-/// the parts agree, or cannot be known here.
+/// trace, compares the times that perf records. `is_hidden` says that the test itself has hidden the trace.
+/// Returns whether the parts agree, or cannot be known here.
 #[track_caller]
 fn program_is_right(command: &mut Command, place: &Path, is_hidden: bool) -> bool {
     let ran = run(command);

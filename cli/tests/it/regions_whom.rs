@@ -1,5 +1,5 @@
-//! What the threads of regions waited for by `hypertrace regions`, compared with what the programs did: who
-//! had their CPU, and what woke them.
+//! Compares what threads waited for in regions, by `hypertrace regions`, with what the programs did: which
+//! thread had the CPU, and what woke the waiting thread.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -242,7 +242,7 @@ fn is_unknown(cause: &Cause) -> bool {
 }
 
 /// Tries until the result is right, at most three times. A wrong result is tried again only if a hypervisor
-/// took time, or if the kernel dropped events, which some kernels do without counting the losses.
+/// took time or if the kernel dropped events. Some kernels drop events without counting them as lost.
 #[track_caller]
 fn three_times(mut is_right: impl FnMut() -> Result<(), String>) {
     let mut why = String::new();
@@ -263,7 +263,7 @@ fn regions(dirs: &[&Path]) -> Value {
     run(HYPERTRACE.command(["regions", "--json"]).args(dirs)).beside_missing_switches().json()
 }
 
-/// Returns whether a run has the kernel's trace, and reports that.
+/// Returns whether a run has the kernel's trace, and reports the result as a capability.
 fn has_kernel_trace(ran: &Ran) -> bool {
     let is_there = ran.stderr.contains("(by tracefs)");
     match is_there {

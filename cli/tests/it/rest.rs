@@ -12,7 +12,8 @@ use hypertrace_tests::{this_test, traced};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// Time after which the longest pause between two looks has begun, and the accounts are written.
+/// Time after which the threads look only at their longest interval, and have written the session's first
+/// accounts.
 const SETTLE: Duration = Duration::from_millis(1500);
 
 /// Maximum number of times in a second that all threads of a recorder wake while the program traces nothing:

@@ -267,7 +267,7 @@ fn a_program_that_cannot_run_is_named_and_leaves_no_files() {
 /// Copies `true`, with a mode that every user can execute, and changes its owner.
 fn copy_of_true(dir: &Path, mode: u32, owner: Option<(u32, u32)>) -> std::io::Result<PathBuf> {
     let copy = dir.join("true");
-    // An existing file would keep its owner.
+    // If the copy replaced the contents of an existing file, the owner would stay.
     let _ = fs::remove_file(&copy);
     copy_program("/bin/true", &copy);
     if let Some((user, group)) = owner {
@@ -544,7 +544,7 @@ fn the_closing_line_reports_no_losses_and_quiet_omits_it() {
 #[test]
 fn a_program_that_records_nothing_is_one_that_traces() {
     if traced::argument().is_some() {
-        // The event takes a client, and the program records nothing else.
+        // This event makes the library lease a client, and no event is recorded.
         hypertrace::event!("off");
         return;
     }
@@ -557,7 +557,7 @@ fn a_program_that_records_nothing_is_one_that_traces() {
     assert!(said.ends_with(", none lost\n"), "{said}");
 }
 
-/// Returns a stderr that is full, and a stderr without a reader.
+/// Returns one stderr on a full device, and one stderr without a reader.
 fn useless() -> [Stdio; 2] {
     let full = fs::File::options().write(true).open("/dev/full").unwrap();
     let (_, closed) = std::io::pipe().unwrap();
@@ -589,7 +589,7 @@ fn a_stderr_that_takes_nothing_changes_neither_the_program_nor_its_session() {
     }
 }
 
-/// Returns a command with a limit of 40 MB for each file, which is less than a stream file has.
+/// Returns a command that may write at most 40 MB to each file. A whole stream file is larger.
 fn limited(action: &str) -> Command {
     let mut command = Command::new("sh");
     // The limit is in blocks of 512 bytes.
@@ -697,7 +697,7 @@ fn processes_that_outlive_the_program_are_said_whether_they_have_traced_or_not()
         assert_eq!(ran.code, Some(0), "{}", ran.stderr);
         let lines: Vec<_> = ran.stderr.lines().collect();
         assert!(lines[0].ends_with("0 events in S, none lost"), "{script}: {lines:?}");
-        // The reasons why nothing was traced are given only if no process can still trace.
+        // While a process can still trace, `record` does not give reasons why nothing was traced.
         assert_eq!(lines.len(), 2, "{script}: {lines:?}");
         match said {
             "" => assert!(lines[1].contains("no program has traced"), "{lines:?}"),
@@ -910,7 +910,8 @@ fn an_interrupt_ends_the_program_and_completes_its_session() {
 #[test]
 fn a_session_says_which_command_on_which_machine_recorded_it() {
     let dir = tempfile::tempdir().unwrap();
-    // The command line has texts that would have a meaning in the description's language or on a terminal.
+    // The command line contains texts that are syntax in the description's language, and a sequence that a
+    // terminal would execute.
     let script = "true '\"\\; }; /* \u{1b}[31m\n$HOME'";
     run(&mut run_script(dir.path(), script)).ok();
 

@@ -12,7 +12,7 @@ use hypertrace_tests::{this_test, traced};
 
 const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
-/// Number of descriptors, more than a program of these tests has.
+/// Number of files. No program of these tests has so many other descriptors.
 const FILES: i32 = 64;
 
 /// Returns a `record` command with these options and this test as the program.
@@ -34,14 +34,16 @@ fn count(dir: &Path, event: &str) -> usize {
 /// Closes all descriptors except the standard streams, as daemons do, and opens files under the same numbers.
 fn close_all_and_open_files(dir: &Path) -> Vec<File> {
     for descriptor in 3..3 + FILES {
-        // SAFETY: only the library uses one of these descriptors, and the library has to bear the close.
+        // SAFETY: of these descriptors, the test uses none, and the library must tolerate the close of its
+        // own.
         let _ = unsafe { libc::close(descriptor) };
     }
     let files = (0..FILES).map(|n| File::create(dir.join(n.to_string())).unwrap());
     files.collect()
 }
 
-/// Sets, or only tests, a lock of a whole file. Returns whether no other description has such a lock.
+/// Sets, or only tests, a lock of a whole file. Returns whether no other open file description has such a
+/// lock.
 fn lock(file: &File, command: libc::c_int) -> bool {
     // SAFETY: a lock of zeros only is a valid lock.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -53,7 +55,7 @@ fn lock(file: &File, command: libc::c_int) -> bool {
 
 /// Returns the exit code of a forked child that runs `child`.
 fn fork(child: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: the child ends without a way back to the test harness.
+    // SAFETY: the child ends in `_exit`, and never returns to the test harness.
     unsafe {
         let id = libc::fork();
         if id == 0 {
@@ -92,7 +94,8 @@ fn a_programs_files_under_the_librarys_number_are_left_alone_and_all_is_recorded
         assert!((locked.len()..locked.len() + unlocked.len()).all(is_free), "and no others");
         return;
     }
-    // In each turn, the library's descriptor has a number in another half of the files.
+    // The number of the library's descriptor is the number of a locked file in the first turn, and of an
+    // unlocked file in the second turn.
     for half in [0, FILES / 2] {
         let dir = tempfile::tempdir().unwrap();
         let mut command = run_test(dir.path(), &[], this_test!(), dir.path().to_str().unwrap());

@@ -1,5 +1,5 @@
-//! `hypertrace record` with programs that break the rules: the programs harm only their own events, and
-//! neither the events of other programs nor the host, and the whole session is readable.
+//! `hypertrace record` with programs that break the rules. Such a program harms only its own events. It harms
+//! neither the events of other programs nor the host, and the whole session stays readable.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -41,8 +41,9 @@ fn count(session: &Path, event: &str) -> u64 {
     HYPERTRACE.report(session).iter().filter(|line| line.event == event).count() as u64
 }
 
-/// Writes numbers that are likely to be wrong all over the segment, except to `client`'s part and to the
-/// enable mask, which all clients share. `begin`: offset of the first byte that may be written.
+/// Writes numbers that are likely to be wrong to random places of the segment. It spares the part of
+/// `client`, and the enable mask, because all clients share the mask. `begin`: offset of the first byte that
+/// may be written.
 fn corrupt(client: u32, begin: u64, done: &AtomicBool) {
     let path = std::env::var_os("HYPERTRACE_SEGMENT").unwrap();
     let segment = File::options().read(true).write(true).open(path).unwrap();
@@ -131,7 +132,7 @@ fn a_segment_under_constant_corruption_is_recovered_with_other_clients_commits()
     let name = "a_segment_under_constant_corruption_is_recovered_with_other_clients_commits";
     if let Some(notes) = notes() {
         let client = hypertrace::with_client(|client| client.index()).unwrap();
-        // The config page is spared, because without it a file is no segment.
+        // The config page keeps its contents, because a file without a config page is no segment.
         std::thread::spawn(move || corrupt(client, 0x1000, &AtomicBool::new(false)));
         traced::commit_until_killed(&notes);
     }
@@ -155,7 +156,7 @@ fn a_segment_under_constant_corruption_is_recovered_with_other_clients_commits()
     traced::check_commits(&dir.path().join("S"), &notes, false);
 }
 
-/// Payload that ends the program while the payload is written.
+/// Payload that kills the program while an emit writes the payload.
 #[derive(Clone, Copy)]
 struct Deadly;
 

@@ -149,7 +149,8 @@ fn a_killed_run_is_recovered_into_its_session_or_a_new_one() {
                 follow.lines().count() as u64,
                 HYPERTRACE.info(&session)["total"]["records"]
             );
-            // The second time, nothing is left to recover, and the session of another segment is refused.
+            // A second recovery has nothing left to recover, and a recovery into the session of another
+            // segment is refused.
             assert!(recover(&session).failed(2).contains("was recovered before"));
             let other = dir.path().join("other");
             run(HYPERTRACE.command(["record", "--quiet", "-o"]).arg(&other).args(["--", "true"]))
@@ -220,7 +221,7 @@ fn sessions_recovered_from_forged_ring_positions_are_readable() {
     }
 }
 
-/// Index of the note with the number of the client that breaks the rules.
+/// Index of a note: the number of the client that breaks the rules.
 const HOSTILE: u64 = 3;
 
 #[test]
@@ -247,8 +248,7 @@ fn a_ring_forged_to_repeat_committed_blocks_leaves_the_killed_session_readable()
     let (block, ring) = (geometry.block_bytes / WORD, geometry.ring_bytes / WORD);
     let committed = word(&file, head + PAGE);
     assert!((2 * block..ring).contains(&committed), "{committed} of {ring}");
-    // The head is more than a ring after what was committed, and the next block to take is the second block
-    // again.
+    // head is more than a ring after the committed position, and tail names the second block again.
     for (at, value) in [(head, 2 * ring), (head + PAGE, ring + block)] {
         file.write_all_at(&value.to_le_bytes(), at).unwrap();
     }

@@ -1,4 +1,5 @@
-//! `hypertrace record --qemu`: programs record the same under an emulator.
+//! `hypertrace record --qemu`: programs under an emulator record the same events as programs without an
+//! emulator.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -114,7 +115,7 @@ fn switched(name: &str, commands: &[&str]) -> ([Vec<Line>; 2], Value) {
             say().code == Some(0)
         });
     }
-    // The host has time for some passes.
+    // In this time, the host makes some passes.
     thread::sleep(Duration::from_millis(100));
     fs::write(folder.path().join("go"), "").unwrap();
     let ran = running.join().unwrap();
@@ -216,8 +217,8 @@ fn a_missing_emulator_or_plugin_is_reported() {
     assert!(told.contains("more than the 1024"), "{told}");
 }
 
-/// Writes a script that passes for an emulator. By its first argument, the script prints its help, this
-/// version, or its arguments.
+/// Writes a script that passes for an emulator. For `-help`, the script prints a usage, for `--version` this
+/// version, and otherwise its arguments.
 fn emulator(dir: &Path, version: &str) -> PathBuf {
     let script = format!(
         "#!/bin/sh\ncase $1 in\n-help) echo 'usage: qemu-x86_64 -plugin ' ;;\n\

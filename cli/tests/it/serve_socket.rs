@@ -94,8 +94,9 @@ fn a_span_that_is_none_is_refused() {
     assert!(ran.stderr.contains("it has 8 bytes, not 55"), "{}", ran.stderr);
 }
 
-/// Runs the calling test in its own process, where a closed connection is closed at once. Beside other tests,
-/// a child that another test has just forked would hold the connection until the child runs its program.
+/// Runs the calling test in its own process, where a closed connection is closed at once. If other tests ran
+/// in this process, a child that they have just forked would keep the connection open until the child runs
+/// its program.
 #[track_caller]
 fn closing(body: impl FnOnce()) {
     child::in_own_process(body);
@@ -156,7 +157,7 @@ fn of_two_servers_that_start_at_once_the_second_one_is_refused() {
     let socket = folder.path().join("socket");
     drop(UnixListener::bind(&socket).unwrap());
     let stale = fs::metadata(&socket).unwrap().ino();
-    // This process locks the folder, as a server does that is about to replace the socket.
+    // This process locks the folder as a server does before it replaces the socket.
     let turn = fs::File::open(folder.path()).unwrap();
     flock(&turn, FlockOperation::LockExclusive).unwrap();
     let mut command = HYPERTRACE.command(["serve", "--socket"]);
@@ -238,7 +239,7 @@ fn a_vmm_is_run_with_the_options_and_its_end_ends_the_recording() {
         assert_eq!(ran.code, Some(126), "{ran:?}");
         assert!(!path("place").exists() && !path("new").exists(), "{way}");
     }
-    // The VMM may have another current directory.
+    // The VMM may run in another current directory, so the path in its arguments is absolute.
     let mut command =
         HYPERTRACE.command(["serve", "--file", "f", "-o", "S", "--", "sh", "-c", "echo \"$@\""]);
     let shown = run(command.current_dir(folder.path())).stdout;
@@ -338,8 +339,8 @@ fn only_the_user_may_connect_whatever_the_mask_of_new_files_is() {
 fn a_descriptor_that_cannot_be_closed_does_not_keep_the_server_from_ending() {
     closing(|| {
         let (_folder, socket, mut server) = served(&[]);
-        // If lingering was requested, closing the last descriptor of a socket waits while nobody takes the
-        // socket's data.
+        // With SO_LINGER, the close of a socket's last descriptor blocks until the other side has received
+        // the socket's data.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let lingers = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let _taken = listener.accept().unwrap();
@@ -427,7 +428,8 @@ fn the_first_connection_that_is_closed_beside_each_vm_is_reported() {
         let said = server.stop();
         let line =
             format!("closed another connection to {}: a server serves one VM", socket.display());
-        // The server prints five lines: the first two, two about connections, and the last.
+        // The server prints two lines when it starts, one line for each VM with closed connections, and one
+        // line at its end.
         assert_eq!((said.matches(&line).count(), said.lines().count()), (2, 5), "{said}");
     });
 }

@@ -1,5 +1,5 @@
-//! The crates `log` and `tracing` in the trace of a program and of a VMM, as babeltrace2 and the command read
-//! the trace.
+//! Events and spans of the crates `log` and `tracing` in the traces of a program and of a VMM, as babeltrace2
+//! and `hypertrace` show them.
 
 use crate::run::fork;
 use hypertrace_tests::child;
@@ -35,8 +35,8 @@ fn host() -> Dispatch {
     tracing_subscriber::registry().with(HypertraceLayer::host()).into()
 }
 
-/// Runs the calling test, whose name is `test`, as a traced program, where it executes `body`. Returns the
-/// session; `None` in the program.
+/// Records the calling test, named `test`, as a traced program that executes `body`. Returns the session;
+/// `None` in the program.
 fn program(test: &str, body: impl FnOnce()) -> Option<TempDir> {
     if traced::argument().is_some() {
         body();
@@ -129,7 +129,7 @@ fn a_span_is_a_region_with_typed_fields() {
 
     let events = events(dir.path());
 
-    // The first span of a place in the code says when the span was left, because the span may be entered
+    // The first span of a call site has a `poll_end` when it is left, because the program may enter the span
     // again.
     let expected = ["http_request_begin", "poll_end", "http_request_record", "http_request_end"];
     assert_eq!(names(&events), expected);
@@ -193,7 +193,7 @@ fn a_future_is_one_region_with_its_polls_on_the_threads_that_poll() {
     let id = &begin.fields["id"];
     assert_eq!(Value::Object(end.fields.clone()), json!({ "id": id, "any_client": true }));
     assert!(polls.iter().all(|poll| poll.fields["span"] == *id), "{polls:?}");
-    // The last entry is the entry of the drop.
+    // The last `poll_begin` is from the drop, because `tracing` enters the span of a future that it drops.
     let expected =
         Vec::from_iter(["poll_end"].into_iter().chain(["poll_begin", "poll_end"].repeat(4)));
     assert_eq!(polls.iter().map(|poll| &*poll.event).collect::<Vec<_>>(), expected);
@@ -287,13 +287,13 @@ fn the_spans_that_a_request_awaits_are_its_children() {
     let idle = |times: &Value| times["parts"]["idle_ns"].as_u64().unwrap();
     let sum: u64 = children.iter().map(&ns).sum();
     assert_eq!(sum + ns(&request["self"]), ns(&request["total"]), "{request}");
-    // A query and the cache begin in one poll. The time in both spans counts for the query, because the query
-    // began first.
+    // The same poll begins a query and then the cache. The time in both spans counts for the query, because
+    // the query began first.
     assert_eq!(ns(rows["query"]), ns(&regions["query"]["total"]));
     assert!(idle(rows["query"]) >= 2 * NAP.as_nanos() as u64 * REQUESTS as u64, "{request}");
     assert!(ns(rows["cache"]) < ns(&regions["cache"]["total"]), "{request}");
     assert_eq!(rows["parse"]["duration_ns"], regions["parse"]["total"]["duration_ns"]);
-    // The request awaits something else at its end.
+    // At its end, the request also awaits a future that has no span.
     let naps = NAP.as_nanos() as u64 * REQUESTS as u64;
     assert!((naps..idle(&request["total"])).contains(&idle(&request["self"])), "{request}");
     assert_eq!(regions["parse"]["children"][0]["name"], "check");
@@ -541,7 +541,8 @@ fn long_texts_are_cut_and_say_how_much() {
         log::set_max_level(log::LevelFilter::Info);
         log::info!("{long}");
         let counts = counts();
-        // The message, a, b and the span's text are cut; b takes the last word.
+        // Four texts of `tracing` are cut: the message, a, b and the span's text. b fills the rest of its
+        // event, so c and `last` are missing.
         assert_eq!((counts.cut, counts.fields), (4, 2), "{counts:?}");
     }) else {
         return;
@@ -693,12 +694,13 @@ fn a_value_that_logs_does_not_recur() {
     let Some(dir) = program(this_test!(), || {
         log::set_logger(Box::leak(Box::new(Logger::guest()))).unwrap();
         log::set_max_level(log::LevelFilter::Info);
-        // While a value is formatted, tracing asks a global default again, but not a default of the thread.
+        // Inside the formatting of a value, tracing uses a global default, but not the default of the thread.
         tracing::dispatcher::set_global_default(guest()).unwrap();
         info!(value = ?Loud, "outer");
         info_span!("outer", value = ?Loud).in_scope(|| ());
         log::info!("{Loud:?}");
-        // There are an event, a record and a span's fields, each three times.
+        // The value `Loud` is formatted in an event, a span and a log message. Each formatting makes an event,
+        // a log record and a span, and all three are refused as nested.
         assert_eq!(counts().nested, 9);
     }) else {
         return;
@@ -807,7 +809,7 @@ fn the_guests_mask_switches_names_and_levels() {
     }
     if traced::argument().is_some() {
         tracing::dispatcher::with_default(&guest(), || {
-            // A point is made each time, so that the library has the mask afterwards.
+            // Each turn makes a reference point, because the library loads the new mask at a point.
             while hypertrace::reference_point!("asked").is_ok()
                 && hypertrace::is_on(hypertrace::abi::schema::mask_slot("log_debug"))
             {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Accesses of every width at every class of offset of every region, by every front of the chip.
+//! Accesses of all widths at all classes of offset in all regions, through each front of the chip.
 
 use crate::common;
 use common::{Front, counted, counters, geometry, memory, points};

@@ -95,7 +95,7 @@ fn a_busy_client_gets_its_budget_and_no_more() {
     assert_eq!(client(&chip, 1).host[host_page::TAIL].load(Relaxed), state_head(&chip));
 }
 
-/// Returns a counter by which every step takes one tick.
+/// Returns a counter that advances by one tick at each reading.
 fn steps() -> impl Fn() -> u64 {
     let now = Cell::new(0);
     move || {

@@ -1,4 +1,4 @@
-//! Making memory under a limit of the file size that is too low.
+//! Memory of a device if the limit of a file's size is too low for the memory.
 
 use hypertrace_device::{Geometry, Memory};
 use hypertrace_test_support::child::in_own_process;

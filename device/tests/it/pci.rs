@@ -26,8 +26,8 @@ fn write(pci: &Function, offset: u64, value: u32) {
     pci.config_write(offset, &value.to_le_bytes(), |_| ());
 }
 
-/// A VMM's view of the changes: the address at which each region is mapped, and the region's earlier address,
-/// at which nothing may be found any more.
+/// A VMM's view of the BARs: the address at which each region is mapped, and each region's address before. No
+/// access to an earlier address may reach the region.
 #[derive(Default)]
 struct Map(HashMap<Region, u64>, HashMap<Region, u64>);
 
@@ -264,8 +264,8 @@ fn bars_move_while_vcpus_use_them() {
     let done = AtomicBool::new(false);
     let change = |change: BarChange| map.lock().unwrap().change(change);
     let hits = [const { AtomicBool::new(false) }; 2];
-    // On a machine with few CPUs, all moves may be done before a user has run, so the test goes on until each
-    // user has run.
+    // On a machine with few CPUs, this thread may finish all moves before a user has run, so the moves go on
+    // until each user has run.
     let is_enough = |moves: u64| moves >= 20_000 && hits.iter().all(|hit| hit.load(Relaxed));
     let begin = Instant::now();
     let is_late = || begin.elapsed() > Duration::from_secs(60);

@@ -181,7 +181,7 @@ fn a_driver_of_2016_is_served() {
         }
     }
     for client in 0..4u64 {
-        // Both kinds of store that the kernel module and the library of 2016 use.
+        // The kernel module and the library of 2016 use both of these ways to store.
         store(&chip, client * 8, &(client * 100 + 1).to_le_bytes());
         let split = (client * 100 + 1) | 0xabcd << 32;
         store(&chip, client * 8, &(split as u32).to_le_bytes());
@@ -244,8 +244,8 @@ fn a_slot_that_changes_while_it_is_read_is_bounded() {
             }
         });
         let _end = Done(&done);
-        // On a busy machine, all calls may be done before the other thread has run, so the loop goes on until
-        // then.
+        // On a busy machine, this thread may finish all calls before the other thread has run, so the loop
+        // also waits for the first store of that thread.
         while calls < 100_000 || chip.count(Counter::SlotWords) == 0 {
             let seq = 1 + calls % 2;
             calls += 1;

@@ -39,7 +39,7 @@ fn registers_and_memory_are_zero_and_the_next_guest_sees_another_epoch() {
         .unwrap();
     assert_eq!(seen, chip.config_bytes(), "mapped, too");
     assert!(memory(&chip) == fresh, "also the mask, until the sink's next pass");
-    // The second half of that store, whose first half is forgotten.
+    // The first half of this store came before the reset. The device has forgotten that half.
     chip.write(Region::Control, register(1, EMIT) + 4, &[0; 4]);
     let rings = chip.memory().region(Region::Rings).unwrap().words();
     let client = ClientMemory::of_rings(rings, 1, &geometry(), RingMode::Discard).unwrap();

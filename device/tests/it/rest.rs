@@ -30,7 +30,7 @@ fn chip(has_doorbells: bool, sink: Arc<Recorder>, waker: impl DrainWaker + 'stat
     Chip::new(Memory::anonymous(geometry()).unwrap(), &config, sink, waker)
 }
 
-/// Makes passes until the loop may rest. Returns how long this took.
+/// Makes passes until the loop may rest. Returns the time until then.
 fn rest(chip: &Chip) -> Duration {
     let begin = Instant::now();
     while chip.drain(&POLICY, false).is_some() {
@@ -39,7 +39,7 @@ fn rest(chip: &Chip) -> Duration {
     begin.elapsed()
 }
 
-/// Checks for the time 2 × `REST` that the loop does not rest. A loop may rest after the time `REST`.
+/// Checks for the time 2 × `REST` that the loop does not rest. A loop without new kicks rests after `REST`.
 fn rests_not(chip: &Chip) {
     let begin = Instant::now();
     while begin.elapsed() < 2 * REST {
@@ -107,7 +107,8 @@ fn a_loop_of_a_restored_guest_keeps_its_timer() {
     let memory = Memory::anonymous(geometry()).unwrap();
     let restored = Chip::new(memory, &config, quiet(), || ());
     restored.restore(&chip.state(), None).unwrap();
-    // The guest may have kicked before the snapshot for a record that it writes now.
+    // The guest may have kicked before the snapshot, and write the record of this kick only after the
+    // restore. So the loop keeps its timer.
     rests_not(&restored);
     // A KICK of one client says nothing about other clients.
     assert_eq!(restored.drain(&POLICY, true), Some(POLICY.period));

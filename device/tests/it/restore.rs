@@ -95,7 +95,7 @@ fn memory_is_saved_and_loaded_and_zeros_take_none() {
         };
         assert!(words(&new) == words(&old), "{region:?}");
     }
-    // The test looks at the file, because a look at the words would allocate pages.
+    // The test counts the blocks of the file, because reading the words would allocate pages.
     let taken = Memory::anonymous(Geometry::default()).unwrap();
     taken.load(&saved).unwrap();
     let file = taken.region(Region::Data).unwrap().file();
@@ -176,7 +176,7 @@ fn a_guest_that_knows_nothing_of_it_continues_on_the_restored_device() {
         Producer::lease(memory, &private, Lease::new(77, ClockKind::Tsc, 1, &info), false);
     let (mut emitted, mut lost, mut seen, mut counted) = (vec![1], 0, Vec::new(), 0);
     for round in 0..40 {
-        // Some rounds fill the ring.
+        // In the later rounds, the ring becomes full, and events are lost.
         for time in (10_000 * round + 2..).take(9 * round as usize) {
             match producer.emit(NewRecord::of_id(99, Words(&[])), || time) {
                 Emit::Recorded => emitted.push(time),
@@ -345,7 +345,7 @@ fn a_guest_sees_the_callers_span_after_a_reset_and_after_a_restore_that_of_the_n
     assert_eq!(seen(&restored), trace_parent(2));
 }
 
-/// A sink that panics, of a device whose restore is refused.
+/// A sink that panics if the chip tells it anything, because a refused restore must not reach the sink.
 struct Untold;
 
 impl EventSink for Untold {

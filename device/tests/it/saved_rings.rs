@@ -109,8 +109,8 @@ fn a_guest_that_was_stopped_within_an_emit_completes_its_record_after_the_restor
     let private = ProducerState::new();
     let producer = lease(memory, 77, &private);
     let mut place = START;
-    // The records go three times around the ring, and begin at any place of a block; some records open a
-    // block.
+    // The records go three times around the ring, so a record begins at any place of a block. Some records
+    // are the first of their block.
     for words in (0..200).map(|n| [2000, 300, 1][n % 3]) {
         assert_eq!(emit(&producer, words, &|| save_and_load(chip.memory())), Emit::Recorded);
         // The host takes the record only after the restore.
@@ -135,7 +135,8 @@ fn the_next_holder_continues_the_sequence_after_a_restore_at_any_place_of_a_bloc
         (0..records).for_each(|_| assert_eq!(emit(&producer, 1, &|| ()), Emit::Recorded));
         let (payloads, next) = take(memory, &place);
         assert_eq!(payloads.len(), records);
-        // A gap in the next holder's sequence would be a fault or a loss.
+        // The next turn begins here. If the place were wrong, the records of the next holder would have a
+        // gap.
         place = next;
         save_and_load(chip.memory());
     }
@@ -148,8 +149,8 @@ fn records_that_the_host_has_not_taken_are_restored_however_many_there_are() {
     let private = ProducerState::new();
     let producer = lease(memory, 77, &private);
     let mut place = START;
-    // In all, the records go around the ring almost twenty times, and from another place in each turn of the
-    // loop.
+    // The records of all turns go around the ring almost twenty times. Each turn begins at another place in
+    // the ring.
     for records in (1..40).map(|n| 18 * n) {
         (0..records).for_each(|_| assert_eq!(emit(&producer, 40, &|| ()), Emit::Recorded));
         save_and_load(chip.memory());

@@ -16,7 +16,8 @@ const SHARE: u64 = 1_000;
 /// Duration of the honest client's steps, in ticks.
 const STEP: u64 = 150;
 
-/// A sink with a clock of its own. By this clock, a step takes as long as its client chooses.
+/// A sink with a clock of its own. A step of a client advances this clock by the duration that the client
+/// chooses.
 #[derive(Default)]
 struct Costs {
     now: AtomicU64,
@@ -27,7 +28,7 @@ struct Costs {
     /// Time of the honest client's last turn, and the longest time for which the honest client waited.
     last: AtomicU64,
     longest: AtomicU64,
-    /// Ticks after which the honest client has something to take again, for one step.
+    /// Ticks between two records of the honest client. Each record takes one step.
     every: u64,
     /// Time until which the honest client has nothing to take.
     honest_until: AtomicU64,
@@ -83,7 +84,8 @@ impl Costs {
     }
 }
 
-/// Makes a device in which each client whose steps cost something always has something in its ring.
+/// Makes a device with clients that always have something in their rings, except for clients with steps of 0
+/// ticks.
 fn chip(costs: Costs) -> (Chip, Arc<Costs>) {
     let geometry = Geometry {
         clients: CLIENTS,
@@ -144,8 +146,8 @@ fn a_client_with_little_to_take_does_not_wait_for_all_others() {
     let longest = sink.longest.swap(0, Relaxed);
     assert!(longest > 0);
     run(&chip, &sink, 10_000_000);
-    // The honest client waits for two rounds and the steps that end these rounds, but not for one step of
-    // each other client.
+    // The honest client waits for two rounds, and for the long step at the end of each round. It does not
+    // wait for a long step of each other client.
     let longest = sink.longest.load(Relaxed);
     assert!(longest <= 2 * (16 * SHARE + 12_000), "{longest} ticks");
 }

@@ -177,8 +177,8 @@ fn a_point_is_one_receive_and_one_send() {
     assert!(ran.status.success(), "{ran:?}");
 
     let log = std::fs::read_to_string(log).unwrap();
-    // A line is `THREAD CALL(…`, or `THREAD <... CALL resumed>…` at the end of a call during which another
-    // thread made a call.
+    // A line of strace is `THREAD CALL(…`, or `THREAD <... CALL resumed>…` at the end of a call during which
+    // another thread made a call.
     let lines = log.lines().filter_map(|line| line.split_once(' '));
     let calls = lines.filter_map(|(thread, line)| Some((thread, line.trim().split_once('(')?.0)));
     let calls: Vec<_> = calls.filter(|(_, call)| !call.starts_with('<')).collect();
@@ -187,7 +187,8 @@ fn a_point_is_one_receive_and_one_send() {
         calls.iter().filter(|(thread, _)| thread == server).map(|(_, call)| *call).collect();
     // The server sets its timeouts for each connection, not for each point.
     let calls: Vec<&str> = calls.into_iter().filter(|call| *call != "setsockopt").collect();
-    // The versions are exchanged before the points, and the last call finds the end of the connection.
+    // The first two calls exchange the versions. The calls for the points follow, and the last call finds
+    // that the connection has ended.
     let mut expected = ["recvmsg", "sendmsg"].repeat(POINTS as usize + 1);
     expected.push("recvmsg");
     assert_eq!(calls, expected);

@@ -31,7 +31,7 @@ fn versioned() -> (Server, UnixStream) {
     (server, stream)
 }
 
-/// Returns correct messages in a VMM's order, without the first one, for the version.
+/// Returns correct messages in the order of a VMM, except for the first message, which agrees on the version.
 fn exchange() -> Vec<Vec<u8>> {
     let index = |size: usize, index: u8| {
         let mut body = vec![0; size];
@@ -61,7 +61,7 @@ fn exchanged(bytes: &[u8]) -> (Vec<(u16, u32)>, End) {
     let mut reader = stream.try_clone().unwrap();
     let received = thread::spawn(move || {
         let mut bytes = Vec::new();
-        // The read fails if the server ends the connection before the server has taken all bytes.
+        // If the server closes the connection with unread bytes, the read fails, so its result is ignored.
         let _ = reader.read_to_end(&mut bytes);
         bytes
     });
@@ -125,7 +125,7 @@ fn a_command_that_cannot_be_is_refused_and_the_next_one_is_served() {
     let long = access(CONFIG_SPACE, 0, 1 << 20, &[]);
     let index = [0, 0, 0, 0, 0, 0, 0, 0, 99, 0, 0, 0, 0, 0, 0, 0];
     for (command, body, more) in [
-        // The failed reply is as long as the data for which the client waits, up to the largest load.
+        // A reply with an error is as long as the client expects: header and data, up to the largest load.
         (command::REGION_READ, &far[..], 8),
         (command::REGION_READ, &long, 4096),
         (command::REGION_READ, &long[..7], 0),
@@ -212,8 +212,7 @@ fn a_client_that_is_silent_in_the_middle_of_something_is_left_and_a_silent_vm_is
             all.iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
         }
     });
-    // This thread fills the buffers with replies that this client does not take, and then with the client's
-    // commands.
+    // This thread sends commands and reads no replies, so replies and then commands fill the buffers.
     let filled = thread::spawn(move || {
         let query = message(command::GET_INFO, 0, &[0; 16]).repeat(64);
         while many.write_all(&query).is_ok() {}

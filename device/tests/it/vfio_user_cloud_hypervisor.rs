@@ -79,14 +79,15 @@ const FIND: &[Exchange] = &[
     ),
 ];
 
-/// `VfioCommon::new` loads the status, which says that there is no list of capabilities, and asks for INTx,
-/// which the device does not have.
+/// `VfioCommon::new` loads the status, and the status says that there is no list of capabilities. Then it
+/// asks for INTx, and the device has no INTx.
 const INTERRUPTS: &[Exchange] = &[
     (9, "0600000000000000 07000000 02000000", "0600000000000000 07000000 02000000 0000"),
     (7, "10000000 00000000 00000000 00000000", "10000000 00000000 00000000 00000000"),
 ];
 
-/// `dma_map` of 1 GiB, with a descriptor, and `dma_unmap`, whose reply has the command's body.
+/// `dma_map` of 1 GiB with a descriptor, and `dma_unmap`. The reply to `dma_unmap` repeats the command's
+/// body.
 const DMA_MAP: Exchange =
     (2, "20000000 03000000 0000000000000000 0000000000000000 0000004000000000", "");
 const DMA_UNMAP: Exchange = (
@@ -121,8 +122,8 @@ const SIZES: &[Exchange] = &[
 ];
 
 /// A guest that boots: Cloud Hypervisor loads the status before each load from config space. The guest loads
-/// the identity and the class, and enables memory. Then the command register is loaded, for BARs that the
-/// guest has moved.
+/// the identity and the class, and enables memory. Then Cloud Hypervisor loads the command register, in order
+/// to learn whether the guest has moved BARs.
 const BOOT: &[Exchange] = &[
     (9, "0600000000000000 07000000 02000000", "0600000000000000 07000000 02000000 0000"),
     (9, "0000000000000000 07000000 04000000", "0000000000000000 07000000 04000000 f41af010"),
@@ -150,7 +151,7 @@ const TRACE: &[Exchange] = &[
     ),
 ];
 
-/// `reset`, from a version that interprets the flag correctly.
+/// `reset` by a version of Cloud Hypervisor that interprets the flag correctly.
 const RESET: Exchange = (13, "", "");
 
 /// Returns the bytes that the hexadecimal digits represent.
@@ -183,7 +184,7 @@ impl Vmm {
         let size = u32::from_le_bytes(head[4..8].try_into().unwrap());
         let mut text = vec![0; size as usize - 20];
         stream.read_exact(&mut text).unwrap();
-        // Cloud Hypervisor removes one byte and parses the rest as JSON with these names.
+        // Cloud Hypervisor removes the last byte of the text, and parses the rest as JSON with these names.
         let text = text.strip_suffix(&[0]).unwrap();
         let json: serde_json::Value = serde_json::from_slice(text).unwrap();
         let named = &json["capabilities"];

@@ -4,13 +4,14 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::layout;
 
-/// Maximum number of vCPUs (or threads) of a program, for which [`Board`] and the stacks have room.
+/// Maximum number of vCPUs (or threads) of a program. [`Board`] and the space for stacks have room for so
+/// many.
 pub const MAX_VCPUS: usize = 16;
 
 /// Number of words per vCPU on the [`Board`].
 pub const BOARD_RESULTS: usize = 8;
 
-/// A guest program: a function of the vCPU's index, the arguments and the board that returns an
+/// A guest program. A program is a function of the vCPU's index, the arguments and the board, and returns an
 /// exit code.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u32)]
@@ -44,16 +45,16 @@ pub enum Program {
     /// vCPU 0 moves BAR 4 to `params[0]` and back and switches decoding off and on, `events` times, while the
     /// other vCPUs store to the first places of all BARs.
     MoveBars,
-    /// Makes, `reference_points` times, a point `outside`, then a region `measured` of two reference points
-    /// with a point `inside` between them.
+    /// Makes `reference_points` rounds. A round is a point `outside`, and a region `measured` of two
+    /// reference points with a point `inside` between them.
     Regions,
     /// The last vCPU moves BAR 4 as in [`Program::MoveBars`], while the other vCPUs trace events and
     /// reference points through the library.
     MoveTraced,
     /// `events` rounds of a region for each way to spend time: in the guest for `params[1]` ticks, in the
     /// VMM, asleep, and waiting for a CPU. `params[0]` is the address of a device of the VMM that knows these
-    /// ways ([`spend`](crate::spend)). `params[2]` is the number of ticks between two readings after which
-    /// the guest assumes that it was away.
+    /// ways ([`spend`](crate::spend)). If more than `params[2]` ticks pass between two readings of its
+    /// counter, the guest assumes that it was away.
     Spend,
     /// `events` regions `store`, with ids from `params[1]` on. Each region has a load from `params[2]`, if
     /// this address is not 0, and a store to `params[0]`. Reference points and regions `empty` are between

@@ -48,6 +48,6 @@ pub const CONTROL_SIZE: u64 = 0x1000;
 pub const CONTROL_EXIT: u64 = 0x0;
 /// Control register: the bytes of a store (1 to 8) go to the VMM's console.
 pub const CONTROL_CONSOLE: u64 = 0x8;
-/// Control register: on AArch64, whose exceptions need a handler, a store says that the guest has raised an
-/// exception.
+/// Control register: on AArch64, the guest handles exceptions with a store to this register. The store tells
+/// the VMM that there was an exception.
 pub const CONTROL_EXCEPTION: u64 = 0x10;

@@ -24,8 +24,9 @@ pub mod programs;
 /// Registers of the device that [`Program::Spend`] uses.
 pub mod spend;
 
-// Only the image's profile has `panic = "abort"`, so this code is not in a `cargo build --all-features` of
-// the workspace. In such a build, std has a panic handler, and a second handler would not link.
+// This code needs the profile of the image, because only this profile has `panic = "abort"`. A `cargo build
+// --all-features` of the workspace leaves the code out. In such a build, std has a panic handler, and a
+// second handler would not link.
 #[cfg(all(feature = "image", panic = "abort"))]
 mod device;
 #[cfg(all(feature = "image", panic = "abort"))]

@@ -35,7 +35,7 @@ impl Function {
     }
 
     /// Gives every memory BAR an address, from `window` upwards and aligned to its size, and switches memory
-    /// decoding on. Returns the BARs' addresses, and 0 for other registers.
+    /// decoding on. Returns the address of each BAR, or 0 for a register that is no memory BAR.
     pub fn enable(self, window: u64) -> [u64; BARS] {
         let mut addresses = [0; BARS];
         let mut next = window;

@@ -47,7 +47,7 @@ pub enum Call {
     Generation(u32),
 }
 
-/// Facts about a client that the sink gets at a restore and gives for a snapshot.
+/// Facts about a client. The sink gets these facts at a restore, and returns them for a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
     pub client: u32,
@@ -177,7 +177,7 @@ pub fn geometry() -> Geometry {
     Geometry { clients: 4, legacy_args: 4, ring_bytes: 4096, block_bytes: 256, schema_bytes: 4096 }
 }
 
-/// Returns a chip and its sink, which has these facts.
+/// Returns a chip with a new sink. The sink has these facts.
 pub fn chip_of(config: &ChipConfig, facts: SessionInfo) -> (Arc<Chip>, Arc<Recorder>) {
     let memory = Memory::anonymous(geometry()).unwrap();
     let sink = Arc::new(Recorder { facts, ..Recorder::default() });

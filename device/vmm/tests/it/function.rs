@@ -21,7 +21,7 @@ const COMMAND: usize = 1;
 const BAR0: usize = 4;
 const MEMORY_SPACE: [u8; 4] = [0b10, 0, 0, 0];
 
-/// Makes a function whose bus allocates the addresses afterwards.
+/// Makes a function without addresses. Then the bus allocates addresses for the BARs.
 fn function() -> (tempfile::TempDir, Hypertrace, PciFunction) {
     let dir = tempfile::tempdir().unwrap();
     let hypertrace = start(&dir.path().join("s"));
@@ -227,7 +227,7 @@ fn a_guest_that_changes_its_bars_without_end_keeps_no_thread_and_its_bars_trap()
 
     assert_eq!(vm.calls.load(Ordering::Relaxed), 16);
     assert_eq!(*vm.mapped.lock().unwrap(), []);
-    // The other vCPU stops, and the guest changes its BARs once more.
+    // From here on, the other vCPU makes no changes, and the guest enables memory space once more.
     *vm.function.lock().unwrap() = None;
     function.write_register(COMMAND, 0, &MEMORY_SPACE);
     assert_eq!(vm.mapped.lock().unwrap().len(), 3);
@@ -320,7 +320,7 @@ fn a_dword_beyond_config_space_is_none_of_it() {
     let (_dir, _hypertrace, function) = function();
     let before = function.save();
 
-    // If a number is multiplied by four, the product may wrap around to an offset in the header.
+    // A number of a register that is multiplied by four may wrap around to an offset in the header.
     for register in [1 << 10, 1 << 62, (1 << 62) + COMMAND, usize::MAX] {
         for offset in [0, 1, 4, u64::MAX - 3] {
             assert_eq!(function.write_register(register, offset, &MEMORY_SPACE), []);

@@ -86,7 +86,8 @@ fn a_bar_that_is_set_by_ports_answers_on_an_mmio_bus() {
         ports.pio_write(BASE, 4, &value.to_le_bytes());
     }
 
-    // The bus passes the base of its range, and the guest has chosen the address of the BAR.
+    // The address is the sum of a base and an offset. The bus passes the base of its range, and the guest has
+    // put the BAR elsewhere in this range.
     let mut data = [0; 8];
     function.mmio_read(MmioAddress(BAR - 0x1000), 0x1028, &mut data);
     assert_eq!(data, *b"HYPTRACE");

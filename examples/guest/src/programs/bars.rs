@@ -40,8 +40,8 @@ pub fn move_until_done(cpu: u32, args: &Args, board: &Board) -> u32 {
     board.meet(args.vcpus);
     if let Some(function) = function {
         for _ in 0..args.events {
-            // The address changes in two halves while it is decoded, and between the two changes the BAR is
-            // at a third place.
+            // The guest stores the address in two halves while the BAR is decoded, so the BAR is at a third
+            // place between the two stores.
             function.move_bar(4, args.params[0], true);
             function.set_decoding(false);
             function.move_bar(4, board.regions()[3], true);

@@ -37,7 +37,8 @@ pub fn ring_emit(cpu: u32, args: &Args, board: &Board, client: &Client<'_>) -> u
     0
 }
 
-/// Emits an event. This function is not inlined, like a call site in a large program.
+/// Emits an event. This function is not inlined, because a large program does not inline its call sites
+/// either.
 #[inline(never)]
 fn emit(client: &Client<'_>, index: u64, value: u64) {
     event!(client: client, "cost", index, value);

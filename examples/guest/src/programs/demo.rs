@@ -18,8 +18,8 @@ pub fn run(work: &Args, client: &Client<'_>) -> u32 {
     let rounds = work.reference_points.max(1);
     let (mut events, mut requests) = (0, 0);
     let mut recorded = true;
-    // If a wait for room fails, because the host takes nothing, for example when its disk is full, then the
-    // guest does not wait for the host again.
+    // A wait for room fails if the host takes nothing, for example because its disk is full. After a failed
+    // wait, the guest does not wait again.
     let (mut patient, mut answered) = (true, true);
     for round in 0..rounds {
         let until = work.events * (round + 1) / rounds;
