@@ -36,16 +36,16 @@ fn build_library(out: &Path) -> Result<PathBuf, Box<dyn Error>> {
     cargo
         .args(["rustc", "--package", "hypertrace-guest", "--features", "image"])
         .args(["--profile", "guest", "--crate-type", "staticlib"])
-        // With an explicit target, rustflags do not apply to build scripts and proc macros, and the
-        // path below is known.
+        // With an explicit target, rustflags do not apply to build scripts and proc macros. The path of the
+        // library below also needs this target.
         .args(["--target", &target])
         // The outer cargo has resolved and fetched the dependencies, and the inner cargo must neither change
         // the lock file nor use the network.
         .arg("--frozen")
         .arg("--target-dir")
         .arg(&target_dir);
-    // The outer build's options do not suit a freestanding image: the image has no instrumentation and no CPU
-    // features that the VMM does not enable (AVX), and clippy must not take rustc's place.
+    // The options of the outer build do not suit a freestanding image. The image can have no instrumentation,
+    // and no CPU features that the VMM does not enable (AVX). Clippy must not replace rustc in this build.
     for (name, _) in env::vars_os() {
         let name_text = name.to_string_lossy();
         let leaks = [
@@ -70,7 +70,7 @@ fn build_library(out: &Path) -> Result<PathBuf, Box<dyn Error>> {
     Ok(target_dir.join(target).join("guest/libhypertrace_guest.a"))
 }
 
-/// Watches the sources of the archive, and the manifests of their packages, by cargo's list of the sources.
+/// Watches the archive's sources, as cargo lists them, and the manifests of their packages.
 fn watch_sources(library: &Path) -> Result<(), Box<dyn Error>> {
     let list = fs::read_to_string(library.with_extension("d"))?;
     let (_, sources) = list.split_once(": ").ok_or("cargo's list of sources has another form")?;

@@ -1,5 +1,5 @@
-//! Registers and results of the program whose regions spend time in known ways. By the registers, the program
-//! asks its VMM to spend time.
+//! Registers and results of the program whose regions spend time in known ways. By a store to a register, the
+//! program asks its VMM to spend time.
 
 /// A region is about to begin. The VMM ignores the stored value.
 pub const BEFORE: u64 = 0;
@@ -7,8 +7,8 @@ pub const BEFORE: u64 = 0;
 pub const COMPUTE: u64 = 8;
 /// The VMM sleeps for a while before it answers.
 pub const SLEEP: u64 = 16;
-/// The VMM starts a thread that takes the vCPU's CPU for a while, and answers. When the thread is done,
-/// the VMM posts the value as result [`COMPETED`].
+/// The VMM starts a thread that occupies the vCPU's CPU for a while. The VMM answers at once. When the thread
+/// is done, the VMM posts the value as result [`COMPETED`].
 pub const COMPETE: u64 = 24;
 /// A region has ended. The stored value is the guest's time inside the region, before its end.
 pub const AFTER: u64 = 32;

@@ -1,8 +1,8 @@
 //! The initial state of a guest: image in RAM, page tables, and vCPUs in 64-bit user mode.
 //!
-//! The guest is in user mode from the first instruction for two reasons: the programs need nothing more, and
-//! hypervisors that are themselves guests (PVM) run user code natively, but emulate supervisor code, without
-//! SSE.
+//! The guest is in user mode from the first instruction for two reasons. The programs need nothing more.
+//! Hypervisors that are themselves guests (PVM) run user code natively, but they emulate supervisor code, and
+//! without SSE.
 
 use hypertrace_guest::layout;
 use kvm_bindings::{KVM_MAX_CPUID_ENTRIES, kvm_regs, kvm_segment};

@@ -28,7 +28,8 @@ pub enum Answer {
     Null,
 }
 
-/// Attaches the device as one MMIO window at `base`, within the window at [`layout::DEVICE`].
+/// Attaches the device as one MMIO window at `base`. The window must lie in the address range that the memory
+/// map has for devices, at [`layout::DEVICE`].
 pub fn attach_window(
     machine: &mut Machine,
     device: &Device,
@@ -72,7 +73,8 @@ pub fn attach_pci(machine: &mut Machine, device: &Device) -> Result<(), Error> {
         },
         move |offset, data| {
             if let Some(offset) = config_offset(offset) {
-                // The bus already has each BAR within the window.
+                // The changes are not used, because the bus passes all accesses in the whole window to the
+                // function.
                 writer.config_write(offset, data);
             }
         },
@@ -107,7 +109,8 @@ struct Slots {
 
 impl Slots {
     fn new(machine: &Machine, device: &Device) -> Result<Slots, Error> {
-        // SAFETY: the bus has the device, and its vCPUs stop before the machine drops its bus.
+        // SAFETY: the machine's bus keeps the device's memory, and the machine stops its vCPUs before it
+        // drops its bus.
         let kvm = unsafe { machine.vm().calls() }.map_err(Error::Device)?;
         let kick_offset = device.chip().geometry().kick_offset();
         Ok(Slots { kvm, kick_offset, observer: machine.observer() })

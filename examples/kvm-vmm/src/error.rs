@@ -112,8 +112,8 @@ pub enum Error {
 /// Reason why a vCPU cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum VcpuError {
-    /// KVM cannot run the guest's code (1: an instruction that it cannot emulate, 2: a fault during
-    /// the delivery of another).
+    /// KVM cannot run the guest's code. Code 1 is an instruction that KVM cannot emulate, and code 2 is a
+    /// fault during the delivery of another fault.
     #[error("KVM_EXIT_INTERNAL_ERROR, suberror {suberror}, at rip {rip:#x}")]
     Internal {
         /// KVM's code.

@@ -24,11 +24,11 @@
 //! Without a usable KVM, [`Machine::new`] fails with [`Error::Unusable`], and [`run_on_threads`]
 //! runs the same programs on threads of this process.
 //!
-//! The guest starts in 64-bit *user* mode, on AArch64 at EL1, with an identity mapping of the first 4 GiB; an
-//! exception ends it. There are no interrupts, no firmware and no disks, and the VMM does not boot an
-//! operating system.
+//! The guest starts in 64-bit *user* mode, or on AArch64 at EL1, with an identity mapping of the first 4 GiB.
+//! An exception ends the guest. There are no interrupts, no firmware and no disks, and the VMM does not boot
+//! an operating system.
 //!
-//! The guest is x86-64 or AArch64 code, as the host is.
+//! The guest's code is x86-64 or AArch64 code, whichever the host executes.
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("kvm-vmm runs guests of x86-64 and AArch64");

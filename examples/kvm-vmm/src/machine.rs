@@ -246,9 +246,9 @@ fn outcome(vm: &Vm, shared: &Shared, vcpus: usize) -> Result<Outcome, Error> {
 /// Ends the vCPU threads, and returns their vCPUs. The caller has set `stop` before.
 fn stop<T>(threads: Vec<JoinHandle<T>>, kick: i32) -> Vec<T> {
     let ended = threads.into_iter().filter_map(|thread| {
-        // The signal is repeated until the thread ends, because a signal that arrives after the thread loaded
-        // `stop` and before the thread is in KVM_RUN interrupts nothing. (As an alternative, the handler
-        // could set `immediate_exit` through a thread-local pointer into KVM's page.)
+        // The signal is repeated until the thread ends. A signal between the thread's load of `stop` and its
+        // KVM_RUN would interrupt nothing. (As an alternative, the handler could set `immediate_exit` through
+        // a thread-local pointer into KVM's page.)
         while !thread.is_finished() {
             // The signal fails only for a thread that has ended.
             let _ = thread.kill(kick);

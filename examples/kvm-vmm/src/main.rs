@@ -4,7 +4,7 @@
 //! this time, and saves the guest in the directory SNAPSHOT. `--restore SNAPSHOT` continues the guest, in a
 //! new session.
 //!
-//! [`run`] has everything that a VMM has to add for hypertrace.
+//! The function [`run`] shows all code that a VMM needs for hypertrace.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

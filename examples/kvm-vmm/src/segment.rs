@@ -10,9 +10,9 @@ use hypertrace_segment::Segment;
 
 /// Makes a channel of a segment, which stays mapped until the process ends.
 pub fn segment_channel(segment: &Arc<Segment>) -> Result<Channel<'static>, OpenError> {
-    // A channel may be used until the process ends, so the segment stays mapped.
+    // A program may use the channel until the process ends, so this reference is never dropped.
     std::mem::forget(Arc::clone(segment));
-    // SAFETY: the whole segment is mapped at this address, writable, and never unmapped: the forgotten
-    // reference keeps the mapping.
+    // SAFETY: the whole segment is mapped at this address and writable. The reference above keeps the mapping
+    // until the process ends.
     unsafe { Channel::at_window(segment.address()) }
 }

@@ -1,7 +1,7 @@
 //! The same guest programs on threads of this process, for hosts without a usable KVM.
 //!
-//! The programs use a segment, or bare rings. Nothing traps, so reference points wait for the host's thread,
-//! or are records in the rings.
+//! The programs use a segment, or bare rings. No access traps here, so a reference point waits for the host's
+//! thread, or is a record in a ring.
 
 use std::thread;
 
@@ -15,8 +15,8 @@ use crate::machine::Outcome;
 /// Runs the program in `args` on `threads` threads until all threads have ended. Thread n is client n of the
 /// channel.
 ///
-/// Nobody can stop threads from outside, so there is no time limit: programs that can run here end without
-/// being stopped (see [`run_hosted`]).
+/// No other thread can stop these threads, so there is no time limit. Only programs that end by themselves
+/// can run here (see [`run_hosted`]).
 pub fn run_on_threads(channel: Channel<'_>, threads: usize, args: &Args) -> Result<Outcome, Error> {
     if !(1..=MAX_VCPUS).contains(&threads) {
         return Err(Error::VcpuCount(threads));

@@ -1,7 +1,6 @@
 //! The TSCs of the vCPUs as KVM computes them, for the session.
 //!
-//! kvm-ioctls has no call for the attributes of a vCPU that KVM returns, so this module makes the ioctl
-//! itself.
+//! kvm-ioctls cannot read an attribute of a vCPU, so this module makes the ioctl itself.
 #![allow(unsafe_code)]
 
 use hypertrace_trace::{GuestTsc, Session};

@@ -53,14 +53,13 @@ pub fn run(index: usize, vcpu: &mut VcpuFd, shared: &Shared) -> Result<Option<u3
                 Some(None) => {}
                 None => shared.bus.write(gpa, data),
             },
-            // All of these exits mean that a signal came, so the loop checks `stop`.
+            // A signal has interrupted KVM_RUN in all of these cases, so the loop checks `stop`.
             Ok(VcpuExit::Intr) if stops => return Ok(None),
             Err(errno) if stops && errno.errno() == libc::EINTR => return Ok(None),
             Ok(VcpuExit::Intr) => {}
             Err(errno) if errno.errno() == libc::EINTR || errno.errno() == libc::EAGAIN => {}
             Ok(VcpuExit::InternalError) => {
-                // SAFETY: for this exit reason, KVM has set this member, and any bytes are a valid integer
-                // anyway.
+                // SAFETY: for this exit reason, KVM has set this member. Any bytes would be a valid integer.
                 let suberror = unsafe { vcpu.get_kvm_run().__bindgen_anon_1.internal.suberror };
                 return Err(VcpuError::Internal { suberror, rip: boot::fault(vcpu).0 });
             }

@@ -39,7 +39,8 @@ impl Vm {
             userspace_addr: host as u64,
             ..Default::default()
         };
-        // SAFETY: `ram` is in the same struct as `fd`, and each thread that runs a vCPU holds this struct.
+        // SAFETY: the struct owns both `ram` and `fd`, and each vCPU's thread holds the struct. So the RAM
+        // stays mapped while a vCPU runs.
         unsafe { vm.fd.set_user_memory_region(region) }
             .map_err(kvm("KVM_SET_USER_MEMORY_REGION"))?;
         Ok(Arc::new(vm))

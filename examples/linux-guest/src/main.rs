@@ -1,6 +1,6 @@
 //! Traces numbered events, commits and acknowledged points on four threads, and says how many could not be
-//! recorded. `hypertrace-linux-guest EVENTS POINTS [FUNCTION]`: the numbers are for each thread, and FUNCTION
-//! selects another device than the first.
+//! recorded. Usage: `hypertrace-linux-guest EVENTS POINTS [FUNCTION]`. The numbers are for each thread.
+//! FUNCTION selects the PCI function of a device other than the first.
 //!
 //! Linked statically, the program runs in an initramfs that has nothing else.
 

@@ -1,4 +1,4 @@
-//! The VMM's trace, and the device's eventfds with another version of vmm-sys-util.
+//! Tests of the VMM's trace, and of a device with eventfds from another version of vmm-sys-util.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd};

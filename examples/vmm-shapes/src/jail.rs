@@ -54,8 +54,8 @@ pub struct JailedDevice {
 }
 
 impl JailedDevice {
-    /// Makes a device that records to this place, and moves the device to a process that has no descriptors
-    /// besides the device's and the socket.
+    /// Makes a device that records to this place, and moves the device to a child process. The child keeps
+    /// only the device's descriptors and the socket.
     ///
     /// # Errors
     /// If the device cannot be made, or the kernel refuses.
@@ -138,7 +138,8 @@ fn run(
 }
 
 /// Closes all descriptors except these. From then on, the kernel ends this process at any system call that is
-/// not in the lists below. `may_open` says that the drain thread makes files in a directory.
+/// not in the lists below. If `may_open` is true, the lists allow the system calls by which the drain thread
+/// makes files in a directory.
 fn enter_jail(keep: &[RawFd], may_open: bool) -> Result<(), Box<dyn Error>> {
     for fd in (0..MAX_FD).filter(|fd| !keep.contains(fd)) {
         // SAFETY: the child uses no closed descriptor, because all descriptors besides these belong to the

@@ -39,7 +39,7 @@ pub trait PciDevice: Send {
     /// Moves a BAR to another address, because the VMM has accepted the move.
     fn move_bar(&mut self, old_base: u64, new_base: u64) -> io::Result<()>;
 
-    /// Sets a BAR back to its earlier address, because the VMM cannot have the BAR at the new address.
+    /// Sets a BAR back to its earlier address, because the VMM cannot put the BAR at the new address.
     fn restore_bar_addr(&mut self, params: &BarReprogrammingParams);
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Checks /dev/hypertrace as a program sees this file, and prints a line for each check. `check
- * hold` uses its mapping until the device is gone. `check look` looks for words that another user
- * has left. `check leave` leaves impossible values in all clients. `check erase` counts leases
- * while another client is erased. `check crowd` measures leases while another file is mapped very
- * often. `check silence` keeps the bells of all clients silent until a signal kills the program.
- * Linked statically.
+ * hold` loads and stores through its mapping until the device is gone. `check look` looks for words
+ * that another user has left. `check leave` leaves impossible values in all clients. `check erase`
+ * counts leases while another client is erased. `check crowd` measures a lease while another file
+ * has thousands of mappings. `check silence` keeps the bells of all clients silent until a signal
+ * kills the program. Linked statically.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -218,7 +218,7 @@ static void check_fork(volatile uint64_t *all, const struct window *w)
 	check("its parent keeps it", guest[SLOT] == 77);
 }
 
-/* Returns true if the next holder continues this word of page G. */
+/* Returns true if the next holder of the client starts from this word of page G. */
 static int is_total(unsigned int word)
 {
 	return word == HYPERTRACE_ABI_G_HEAD || word == HYPERTRACE_ABI_G_LOST_FULL || word == HYPERTRACE_ABI_G_LOST_BUSY ||
@@ -275,8 +275,8 @@ static int leave(int file, volatile uint64_t *all, const struct window *w)
 		guest[HYPERTRACE_ABI_G_SCHEMA_LEN] = UINT64_MAX / 2;
 		guest[HYPERTRACE_ABI_G_HEAD] = (1ULL << 60) + 8;
 		/*
-		 * With this value in EMIT, the next point would get the number of a point that the
-		 * host has answered.
+		 * If the next holder continued from this value of EMIT, it would give its point the
+		 * number of a point that the host has already answered.
 		 */
 		control[HYPERTRACE_ABI_REGISTER_EMIT / 8] = guest[PAGE / 8 + HYPERTRACE_ABI_H_REPLY] - 1;
 		control[HYPERTRACE_ABI_REGISTER_LEASE / 8] = UINT64_MAX;
@@ -312,7 +312,7 @@ static int hold(int file, volatile uint64_t *all, const struct window *w)
 	check("a mapping outlives its device", turns > 1000);
 	check("a lease is refused without a device", lease(file, HYPERTRACE_ANY) == -ENODEV);
 	check("the old pages are gone", !store(&guest[0], 0) && !load(registers(all, w, 1)));
-	/* If these stores reached the mask, programs would take the names for switched off. */
+	/* If these stores reached the mask, programs would stop recording events. */
 	for (word = 0; word < PAGE / 8; word++)
 		store(&guest[2 * PAGE / 8 + word], UINT64_MAX);
 	check("what a program stores then is not in the mask", !used(all + w->rings / 8));
@@ -375,7 +375,7 @@ static int64_t shortest_lease(int file, int client)
 	return least;
 }
 
-/* Measures leases of a client before and after another file maps this client's page very often. */
+/* Measures a lease before and after another open file maps the client's page 2,000 times. */
 static int lease_in_crowd(int file, int other, const struct window *w)
 {
 	int64_t alone = shortest_lease(file, w->kernels), crowded;

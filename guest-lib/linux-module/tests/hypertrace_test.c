@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * When this module is loaded, it emits in each context: events and points in a process, with
- * interrupts off, in a softirq and in an interrupt, and events in NMIs. The NMIs arrive in the
- * middle of emits of the CPU that they interrupt. The module logs the number of dropped events.
+ * When this module is loaded, it makes events and points in a process, with interrupts off, in a
+ * softirq and in an interrupt. In NMIs, it makes events only. The NMIs interrupt a CPU in the middle
+ * of its emits. The module logs the number of dropped events.
  *
  * With `alternate=N`, the module emits N events on one CPU, of two names in turn, and logs the
  * number of dropped events.
@@ -52,7 +52,7 @@ static void emit_in(enum context context)
 	if (hypertrace_event(&in_context, event, 2))
 		atomic_inc(&errors);
 	done = hypertrace(&in_context, point, 2);
-	/* A slow host takes the point in spite of the error -EIO. */
+	/* -EIO says that a slow host has not answered. The host still records such a point. */
 	if (done && done != -EIO)
 		atomic_inc(&errors);
 }
@@ -130,7 +130,7 @@ static int __init begin(void)
 	if (hypertrace_event(&no_schema, NULL, 0) != -EINVAL ||
 	    hypertrace(&no_schema, NULL, 0) != -EINVAL)
 		atomic_inc(&errors);
-	/* Waits for the host, so that the next context's point finds the slot free. */
+	/* The host needs time to take this point, because the next context uses the same slot. */
 	msleep(50);
 	local_irq_save(flags);
 	emit_in(INTERRUPTS_OFF);

@@ -58,7 +58,7 @@ fn an_event_a_reference_point_and_a_2016_event_reach_the_ring() {
     assert_eq!(seen[3].2, [1, 4, 0xab, 1, 2, 3]);
 }
 
-/// If the host did not say that it cannot write, each commit would wait for a second.
+/// If the host did not declare that it cannot write, each commit would wait for a second.
 #[test]
 fn a_commit_does_not_wait_for_a_host_that_cannot_write() {
     let rings = rings();

@@ -110,7 +110,7 @@ fn a_client_that_another_took_is_left_to_it() {
         fake.host.drain();
         assert_eq!(fake.host.seen.count(TICK), 30);
         assert_eq!(fake.host.seen.leases.len(), 2);
-        // The thread has written nothing more to the client's ring.
+        // After the loss of client 2, the thread has written nothing to the ring of client 2.
         assert_eq!(fake.host.memory(2).guest[guest_page::HEAD].load(Relaxed), head);
 
         assert_eq!(counts().unattached, 0);
@@ -134,8 +134,8 @@ fn events_after_a_reset_of_the_device_are_counted_and_the_count_reaches_the_host
 
         emit(1);
 
-        // On a slow machine, the thread gives the client up in the middle, and emits the rest on another
-        // client.
+        // On a slow machine, the thread may give up the client before its last event, and emit the rest on
+        // another client.
         fake.host.drain();
         let seen = &fake.host.seen;
         let later = seen.leases[1..].iter().map(|lease| seen.count_of(lease.token, TICK));

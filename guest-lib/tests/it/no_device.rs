@@ -1,4 +1,5 @@
-//! Without a device: an event costs nothing, and a device that is opened later still gets events.
+//! A program without a device: an event costs nothing, and a device that the program opens later still gets
+//! events.
 #![cfg(feature = "std")]
 
 use crate::common;

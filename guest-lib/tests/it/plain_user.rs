@@ -12,7 +12,8 @@ use std::os::unix::fs::PermissionsExt;
 const BARS: [&str; 6] =
     ["resource0", "resource1", "resource1_wc", "resource2", "resource4", "resource4_wc"];
 
-/// Makes a system with a device as root has left it, with BARs of this mode.
+/// Makes a system with a device. Root has set `enable` and the COMMAND register to these values, and the
+/// BARs' files have this mode.
 fn system(enable: &str, command: u8, bars: u32) -> System {
     let system = System::with_function(0x10f0, 0);
     let mut config = fs::read(system.file("config")).unwrap();
@@ -60,7 +61,8 @@ fn a_plain_user_is_told_what_root_has_to_do() {
         let cases: [(System, &[&str]); 3] = [
             (system("0\n", 0, 0o666), &["cannot switch the device on with", "/enable", root]),
             (system("1\n", 0, 0o666), &["in the COMMAND register in", "/config", root]),
-            // Not even the BARs' owner, who may run this test, may open them.
+            // With mode 0, not even the owner of the BARs' files may open them, and this owner may run the
+            // test.
             (system("1\n", 2, 0), &["cannot open", "/resource2", "group hypertrace"]),
         ];
         for (system, parts) in cases {

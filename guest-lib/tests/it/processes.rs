@@ -91,7 +91,7 @@ fn a_child_made_without_fork_handlers_parts_at_its_first_event() {
                 wait_until("told to end", || say.load(Relaxed) == 2);
                 0
             });
-            // The parent ends first; the grandchild's end is not seen.
+            // This process ends before its own child, so the test cannot wait for the end of the grandchild.
             0
         });
         assert_eq!(child.wait(), 0);
@@ -124,7 +124,7 @@ fn exec_gives_the_clients_back_though_the_process_lives() {
         });
         let comm = format!("/proc/{}/comm", child.0);
         wait_until("exec", || std::fs::read_to_string(&comm).is_ok_and(|comm| comm == "sleep\n"));
-        // An exec changes the name first and closes the descriptors after it.
+        // An exec first changes the process's name, and then closes the descriptors.
         wait_until("free", || !is_locked(&memory, 0));
         assert_eq!(client(), Some(0));
         host.drain();
@@ -162,7 +162,7 @@ fn a_lock_file_that_takes_no_locks_is_refused() {
         let read_only = File::open(path).unwrap();
         let why = hypertrace::install(channel, Some(read_only)).unwrap_err();
         assert!(why.to_string().contains("cannot lock bytes of the lock file"), "{why}");
-        // The refusal leaves no channel open.
+        // The refused channel is not open, so another channel can be installed.
         hypertrace::install(channel, Some(memory)).unwrap();
     });
 }

@@ -1,5 +1,5 @@
-//! Signal handlers that emit amid an emit, and that jump out of an emit: by real timers, real signals, and
-//! the real siglongjmp.
+//! Signal handlers that emit in the middle of an emit, and signal handlers that jump out of an emit. The
+//! tests use real timers, real signals and the real siglongjmp.
 #![cfg(all(feature = "std", target_arch = "x86_64"))]
 #![allow(unsafe_code)]
 
@@ -61,8 +61,8 @@ extern "C" fn on_signal(_: c_int) {
     let every = JUMP_EVERY.load(Relaxed);
     if every > 0 && n.is_multiple_of(every) {
         JUMPS.fetch_add(1, Relaxed);
-        // SAFETY: only the thread in `call_until_jump` has these signals sent,
-        // and the frames in between have nothing to drop.
+        // SAFETY: these signals go only to the thread in `call_until_jump`, and the frames in between have
+        // nothing to drop.
         unsafe { siglongjmp((&raw mut JUMP).cast(), 1) }
     }
 }
@@ -103,9 +103,9 @@ fn start_timer(period: Duration) {
     }
 }
 
-/// Blocks all signals on this thread, which may end now.
+/// Blocks all signals on this thread. Without signals, the thread can end safely.
 fn block_signals() {
-    // SAFETY: the call gets a filled set.
+    // SAFETY: `sigfillset` initializes the set before `pthread_sigmask` reads it.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&mut all);
@@ -113,7 +113,7 @@ fn block_signals() {
     }
 }
 
-/// Returns true if `what` has reached `most`, and two seconds have passed. A busy machine takes longer.
+/// Returns true after at least two seconds, once `what` has reached `most`. A busy machine takes longer.
 fn enough(start: Instant, what: &AtomicU64, most: u64) -> bool {
     let passed = start.elapsed();
     assert!(passed < Duration::from_secs(100), "{} of {most}", what.load(Relaxed));

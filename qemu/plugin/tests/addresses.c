@@ -1,4 +1,4 @@
-/* A first process that runs the same program several times, at other addresses each time. */
+/* A first process that runs one program several times. Each run has other addresses. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>

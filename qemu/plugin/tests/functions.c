@@ -113,7 +113,7 @@ int main(int argc, char **argv)
 	printf("fib %ld\ncompare %ld\ndeep %ld\n", calls_of_fib, calls_of_compare, calls_of_deep);
 	printf("leaf %ld\ntail %ld\ninner %ld\n", calls_of_leaf, calls_of_tail, calls_of_inner);
 	/* When a machine's first process ends, the kernel panics. */
-	/* The lines are printed now, so that the lines of the panic do not come between these lines. */
+	/* So this process waits until its lines are printed, and then the lines of the panic follow. */
 	fflush(stdout);
 	tcdrain(STDOUT_FILENO);
 	return 0;

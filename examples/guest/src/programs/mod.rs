@@ -14,7 +14,7 @@ use hypertrace::{Channel, Client, LeaseInfo, ProducerState};
 
 use crate::args::{Args, Board, Program};
 
-/// Exit code of a program some of whose reference points were not recorded.
+/// Exit code of a program if the host did not record some of its reference points.
 pub const NOT_RECORDED: u32 = 3;
 /// Exit code of a guest for an unknown program.
 pub const NO_SUCH_PROGRAM: u32 = 127;
@@ -53,9 +53,9 @@ pub unsafe fn run(cpu: u32, args: &Args, board: &Board, channel: Option<Channel<
     }
 }
 
-/// Runs a program that uses only the board and the channel, and so can run on a thread of the host:
-/// [`Program::Sse`], [`Program::Demo`] and the programs that measure. Returns [`NO_SUCH_PROGRAM`] for other
-/// programs. The channel comes with the facts that its leases report about this thread.
+/// Runs a program on a thread of the host. This needs a program that uses only the board and the channel:
+/// [`Program::Sse`], [`Program::Demo`], or a program that measures. Returns [`NO_SUCH_PROGRAM`] for other
+/// programs. The [`LeaseInfo`] beside the channel has the facts about this thread that each lease reports.
 pub fn run_hosted(
     program: Program,
     cpu: u32,

@@ -14,12 +14,12 @@ const BLOCK: u64 = 1 << 0;
 const INNER_SHAREABLE: u64 = 0b11 << 8;
 const ACCESSED: u64 = 1 << 10;
 
-/// Value of TCR_EL1 (T0SZ, IRGN0, ORGN0, SH0, EPD1): addresses of 32 bits, so that the first table is of
-/// level 1; tables in cacheable, inner shareable memory; nothing in the upper half.
+/// Value of TCR_EL1 (T0SZ, IRGN0, ORGN0, SH0, EPD1). Addresses have 32 bits, so tables begin at level 1.
+/// Tables are in cacheable, inner shareable memory. The upper half of the addresses has no table.
 const TCR: u64 = 32 | 1 << 8 | 1 << 10 | 0b11 << 12 | 1 << 23;
-/// Value of MAIR_EL1: attribute 0 is normal memory, write-back. Registers that trap may have this attribute,
-/// too, because each access to such a register is a fault of the second stage. The rings and the config page
-/// are RAM.
+/// Value of MAIR_EL1: attribute 0 is normal memory, write-back. Registers of the device may also have this
+/// attribute, because each access to such a register faults in the second stage. The rings and the config
+/// page are RAM.
 const MAIR: u64 = 0xff;
 /// Value of SCTLR_EL1: the bits that are always 1, and MMU and caches (M, C, I).
 const SCTLR: u64 = 0x30d0_0800 | 1 << 0 | 1 << 2 | 1 << 12;
@@ -31,7 +31,8 @@ const PSTATE: u64 = 0x3c5;
 /// Prefix of the numbers of registers of 64 bits (Linux, Documentation/virt/kvm/api.rst, 4.68).
 const REGISTER: u64 = kvm_bindings::KVM_REG_ARM64 | kvm_bindings::KVM_REG_SIZE_U64;
 
-/// Returns the number of a register in `struct kvm_regs`, by the number of 64-bit words before it.
+/// Returns KVM's number of a register in `struct kvm_regs`. `words` is the number of 64-bit words before the
+/// register.
 const fn core(words: u64) -> u64 {
     REGISTER | kvm_bindings::KVM_REG_ARM_CORE as u64 | words * 2
 }

@@ -64,6 +64,6 @@ impl VcpuState {
 
 fn tsc(data: u64) -> Result<Msrs, Error> {
     let entry = kvm_msr_entry { index: MSR_TSC, data, ..Default::default() };
-    // This call fails only for more entries than KVM takes.
+    // `from_entries` fails only if KVM cannot take so many entries.
     Msrs::from_entries(&[entry]).map_err(|_| kvm("KVM_GET_MSRS")(Errno::new(libc::E2BIG)))
 }

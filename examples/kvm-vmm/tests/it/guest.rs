@@ -21,7 +21,7 @@ fn stores(count: u64, address: u64, width: u64) -> Args {
     Args { params: [count, address, width, 0], ..Args::new(Program::Store) }
 }
 
-/// Seen stores, as pairs of offset and bytes.
+/// The guest's stores so far, as pairs of offset and bytes.
 type Stores = Arc<Mutex<Vec<(u64, Vec<u8>)>>>;
 
 /// Adds a window of one page that keeps every store.

@@ -7,8 +7,8 @@ use std::process::{Command, Output};
 use hypertrace_trace::session_json::{GuestTscJson, SessionJson};
 
 fn kvm_vmm(dir: &Path, args: &[&str]) -> Output {
-    // Cargo puts the program above this test's folder. In another machine, the path at build time does not
-    // exist.
+    // The program is in the folder above this test's folder. In another machine, the path at build time does
+    // not exist.
     let program = std::env::current_exe().unwrap().parent().unwrap().join("../kvm-vmm");
     Command::new(program).args(args).current_dir(dir).output().unwrap()
 }
@@ -40,8 +40,8 @@ fn a_guest_that_was_saved_is_restored_by_another_process() {
     let (after, before) = saved.find(|(_, events)| *events > 1_000).expect("a guest that runs");
     let restored = events(&kvm_vmm(dir.path(), &["--restore", after, "second"]));
 
-    // Both sessions together have as many events as the session of a guest that nobody saves: 100,000 events
-    // and 1,000 points of each vCPU, and the VMM's events. Each session also has a few events of its own,
+    // A guest that runs without a pause makes 100,000 events and 1,000 points on each vCPU, and causes events
+    // of the VMM. Both sessions together must have as many. Each session also has a few events of its own,
     // such as leases.
     assert!((206_017..206_100).contains(&(before + restored)), "{before} {restored}");
 }

@@ -1,8 +1,8 @@
 //! A program of a Linux guest whose threads make regions: `hypertrace-linux-regions ROUNDS [RUN KIND CPU..]`.
 //!
 //! Without a kind, four threads sleep, work and ask the hypervisor in turns. After each sleep and each piece
-//! of work, an event contains the CPU time that the thread has used meanwhile, as the guest's kernel counts
-//! this time.
+//! of work, the thread makes an event with the CPU time that the guest's kernel has counted for the thread
+//! meanwhile.
 //!
 //! If a kind is given, the program runs a thread on each given CPU. The threads have the names `RUN-0`,
 //! `RUN-1` and so on, and each region has the name RUN:

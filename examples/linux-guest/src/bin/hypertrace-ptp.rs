@@ -1,6 +1,6 @@
-//! Records pairs of readings of this guest's and its host's clocks, which KVM gives by /dev/ptp0. Each pair
-//! is between two events. `hypertrace-ptp READINGS MILLISECONDS`: the milliseconds are the pause between two
-//! readings.
+//! Records pairs of readings: this guest's clock and its host's clock at the same time, as KVM gives both by
+//! /dev/ptp0. Each pair is between two events. `hypertrace-ptp READINGS MILLISECONDS`: the milliseconds are
+//! the pause between two readings.
 #![allow(unsafe_code)] // an ioctl of <linux/ptp_clock.h>, which no crate here has
 
 use std::fs::File;

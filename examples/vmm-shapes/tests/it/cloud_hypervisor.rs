@@ -10,7 +10,8 @@ use hypertrace_vmm::{Counter, Hypertrace, Region, Saved};
 use vmm_shapes::pci_bus::{PciBus, PciDevice};
 use vmm_shapes::{ChipDevice, FunctionDevice};
 
-/// Addresses of the BARs at first, in the order of `Region::ALL`, and where the guest moves the registers.
+/// First addresses of the BARs in the order of `Region::ALL`, and the address to which the guest moves the
+/// BAR of the registers.
 const BASES: [u64; 4] = [0xe000_0000, 0xe010_0000, 0xe020_0000, 0x10_0000_0000];
 const MOVED: u64 = 0xe030_0000;
 const CONTROL: u64 = BASES[Region::Control as usize];

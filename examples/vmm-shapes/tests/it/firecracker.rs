@@ -54,7 +54,8 @@ fn a_window_works_again_after_a_reset() {
 fn a_window_is_restored() {
     let (_dir, hypertrace) = start(None);
     let (_machine, bus) = attach(&hypertrace);
-    // The register's upper half is stored after the snapshot.
+    // The guest stores the lower half of the register before the snapshot, and the upper half after the
+    // restore.
     bus.write(control() + POINT, &7u32.to_le_bytes());
     let mut stream = Vec::new();
     hypertrace.save().unwrap().write(&mut stream).unwrap();
@@ -106,7 +107,8 @@ fn each_of_64_vcpus_has_a_client_and_a_ring() {
     let (_machine, bus) = attach(&hypertrace);
     let control = BASE + hypertrace.chip().geometry().window_offset(Region::Control);
 
-    // No thread ends and gives its ring back before all threads have made their points.
+    // Each thread waits for the others before it ends, so no thread gives its ring back before all threads
+    // have made their points.
     let all = Barrier::new(VCPUS as usize);
     std::thread::scope(|scope| {
         for vcpu in 0..u64::from(VCPUS) {

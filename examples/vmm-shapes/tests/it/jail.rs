@@ -16,7 +16,7 @@ use vmm_shapes::JailedDevice;
 
 const POINTS: u64 = 1000;
 
-/// Returns the numbers of reference points and of lost events by a session's own account.
+/// Returns the numbers of reference points and of lost events, as `session.json` counts them.
 fn recorded(session: &Path) -> (u64, u64) {
     let text = std::fs::read(session.join("session.json")).unwrap();
     let json: serde_json::Value = serde_json::from_slice(&text).unwrap();
@@ -90,7 +90,7 @@ fn a_flight_recorder_that_was_left_to_a_child_keeps_its_directory() {
         match unsafe { libc::fork() } {
             0 => {
                 hypertrace.start_threads(|| Ok(())).unwrap();
-                // The read returns when the parent has left.
+                // The parent sends this byte after it has left the device.
                 child.read_exact(&mut [0]).unwrap();
                 hypertrace.session().snapshot().unwrap();
                 hypertrace.finish().unwrap();

@@ -1,4 +1,4 @@
-//! Memory of a session and its device, in a process of this test's own.
+//! Memory that a session and its device need, measured in a process for this test alone.
 
 use hypertrace_test_support::child;
 use hypertrace_vmm::{DeviceConfig, Hypertrace, SessionConfig};

@@ -73,7 +73,7 @@ impl System {
                 file.write_all_at(page().words().as_bytes(), 0).unwrap();
             }
         }
-        // Gives each of these BARs' files its second name.
+        // The file of each of these BARs has a second name.
         for name in ["resource1", "resource4"] {
             let at = system.file(name);
             fs::hard_link(at.with_file_name(format!("{name}_wc")), at).unwrap();
@@ -162,10 +162,11 @@ pub fn is_mapped(path: &Path) -> bool {
     maps.lines().any(|line| line.ends_with(path))
 }
 
-/// Value that the library stores to no register.
+/// Value that the library never stores to a register.
 const MARK: u64 = 0x6d61_726b;
 
-/// A host that takes records, and shows new tokens a little later, as with a transport that posts stores.
+/// A host that takes records. It shows new tokens a little later than the guest stores them, as over a
+/// transport with posted writes.
 pub struct FakeHost {
     pub host: Host,
     pub registers: &'static [AtomicU64],
@@ -206,12 +207,12 @@ impl FakeHost {
         &self.registers[GEOMETRY.kick_offset() as usize / 8]
     }
 
-    /// Stores a value to KICK that nobody else stores.
+    /// Stores a value to KICK that the library never stores.
     pub fn mark(&self) {
         self.kick().store(MARK, Relaxed);
     }
 
-    /// Returns whether KICK was stored to since it was marked.
+    /// Returns whether the library has stored to KICK since the last `mark`.
     pub fn is_kicked(&self) -> bool {
         self.kick().load(Relaxed) != MARK
     }

@@ -131,7 +131,8 @@ impl Host {
         let memory = memfd(geometry.rings_size());
         let host = Host::new(geometry, vcpu_clients, map(&memory, geometry.rings_size()));
         let channel = hypertrace::Channel::local(&host.page, host.rings).unwrap();
-        // The lock has a description of its own, as in another process.
+        // The lock file is opened again, because the locks of another process have an open file description
+        // of their own, too.
         let lock = reopen(&memory);
         hypertrace::install(channel, Some(lock)).unwrap();
         (host, memory)

@@ -388,8 +388,8 @@ fn entries_of_a_stack_that_is_in_use_again_are_no_calls() {
         // The guest has changed to another stack.
         (30, '-', 1, 2),
         (30, '-', 0, 1),
-        // The first stack is in use again: once by a call of a third function, and once by the return of the
-        // second function.
+        // The guest uses the first stack again: at 40 it calls a third function there, and at 60 the second
+        // function returns.
         (40, '+', 0, 1),
         (40, '+', 1, 2),
         (40, '+', 2, 3),

@@ -143,8 +143,8 @@ fn calls_within_one_step_of_a_coarse_clock_are_counted() {
 
 #[test]
 fn calls_with_arguments_are_counted_and_the_arguments_skipped() {
-    // The arguments are a number, a large number, bytes like a record with another time, bytes like a record
-    // with a depth that no call has here, and a long text.
+    // The arguments are a number, a large number, and a long text. Two more arguments look like records: one
+    // has another time, and one has a depth that no call has here.
     let arguments: [Vec<u8>; 5] = [
         7_u64.to_le_bytes().into(),
         u64::MAX.to_le_bytes().into(),

@@ -60,7 +60,7 @@ fn a_context_switch_ends_one_stack_and_begins_the_other_with_its_functions() {
     let records = track.close();
 
     // The guest leaves the stack of a and b at 30, and returns to this stack at 40. At 50 the guest returns
-    // to the stack of c, and at 60 to the first stack, where only a is left.
+    // to c on the other stack, and at 60 to the first stack, which has only a left.
     let expected = [
         "+a@10", " +b@20", " -b@30", "-a@30", "+c@30", "-c@40", "+a@40", " +b@40", " -b@40",
         "-a@50", "+c@50", "-c@50", "+a@60", "-a@60",
@@ -130,7 +130,8 @@ fn functions_that_ended_while_another_stack_was_in_use_are_not_replayed() {
     let mut track = Track::new(Settings::default());
     track.does("call 8 a, call 24 b");
     track.call(OTHER - 8, 0xc);
-    // The slot of d shows that b has ended: another virtual CPU has run on the first stack meanwhile.
+    // The slot of d is the slot of b, so b has ended: another virtual CPU has run on the first stack
+    // meanwhile.
     track.call(KERNEL - 24, 0xd);
 
     let expected = [
@@ -201,8 +202,8 @@ fn a_retpoline_that_was_jumped_to_is_a_tail_call() {
 #[test]
 fn the_function_of_a_retpoline_is_the_one_that_it_jumps_to() {
     let mut track = Track::new(Settings::default());
-    // call __x86_indirect_thunk_rax: the thunk calls a place just ahead, and then jumps to the function by a
-    // return instruction.
+    // The guest calls __x86_indirect_thunk_rax. The thunk calls a place just ahead, and then jumps to the
+    // function by a return instruction.
     track.call(KERNEL - 8, 0x5000);
     let thunk = Return { at: 0x5011, slot: Some(KERNEL - 16), value: Some(0x2000) };
     track.stacks.call_ahead(KERNEL - 16);
@@ -270,8 +271,7 @@ fn a_function_that_moves_its_return_address_ends_with_it() {
     let call = Call { at: 1, slot: KERNEL - 8, return_address: 0x1005, target: Some(0xa) };
     track.call_by(call);
     track.does("call 208 b, ret 208");
-    // error_entry moves its return address down the stack, and saves all registers where the return address
-    // was.
+    // error_entry moves its return address down the stack, because it saves all registers at the old place.
     track.ret_by(Return { at: 0xa, slot: Some(KERNEL - 128), value: Some(0x1005) });
 
     assert_eq!(track.close(), ["+a@10", " +b@20", " -b@30", "-a@40"]);

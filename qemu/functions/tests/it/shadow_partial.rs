@@ -51,8 +51,8 @@ fn an_observed_function_does_not_name_the_other_one_that_it_has_called() {
     let mut track = track();
     track.call(KERNEL - 8, 0xa0);
     call_by_pointer(&mut track, KERNEL - 24, 0xa5);
-    // A function that is not observed has run, and has returned to the observed function at 0xa5, where a
-    // block of code begins.
+    // A function that is not observed has run, and has returned to the observed function. The return address
+    // 0xa5 is the beginning of a block of code.
     track.stacks.begins(0xa5);
     // The next call's slot is deeper, as if the function had pushed a register.
     track.does("call 40 b0, ret 40, ret 8");

@@ -86,7 +86,7 @@ fn hidden_addresses_and_stubs_are_errors_that_say_what_to_do() {
 
 #[test]
 fn a_program_has_the_functions_of_its_symbol_table() {
-    // This very program, which is not stripped.
+    // The file of this test itself has a symbol table.
     let path = std::env::current_exe().unwrap();
 
     let symbols = Symbols::read(&Source { path, offset: 0x5555_0000_0000 }).unwrap();
@@ -109,8 +109,8 @@ fn a_function_of_unknown_size_ends_with_its_section() {
 
     let symbols = Symbols::read(&Source { path, offset: 0 }).unwrap();
 
-    // `_init` has its own section, and so has a known end. After this section come the stubs of the library's
-    // two functions.
+    // `_init` has its own section, and so has a known end. The stubs of the library's two functions follow
+    // this section.
     let init = symbols.iter().find(|symbol| symbol.name == "_init").expect("no function _init");
     assert!(init.size < 32, "{init:?}");
     capability::used("gcc");

@@ -1,4 +1,4 @@
-//! A track that checks its records, and helpers that make the calls and returns of a guest.
+//! A track, which makes the calls and returns of a guest and checks the records of its stacks.
 #![allow(dead_code)] // each test uses a part of it
 
 use hypertrace_functions::record::{Record, RecordType};

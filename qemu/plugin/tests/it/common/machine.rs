@@ -16,7 +16,7 @@ use tempfile::TempDir;
 /// killed.
 const PATIENCE: &str = "300";
 
-/// Parts of a machine. Each part is the name of a program or file on PATH.
+/// Parts of a machine. The names of programs and files are searched on PATH.
 pub struct Machine {
     pub qemu: &'static str,
     /// File name of the plugin that this QEMU loads.

@@ -194,7 +194,8 @@ pub struct Guest {
     pub name: &'static str,
 }
 
-/// Ways to make the guest. Each way has a name, an emulator, a compiler, and the compiler's arguments.
+/// Ways to compile and run the guest. Each way has a name, an emulator, a compiler, and the compiler's
+/// arguments.
 const WAYS: [(&str, &str, &str, &[&str]); 4] = [
     ("x86-64 static", "qemu-x86_64", "cc", &["-static"]),
     ("x86-64 PIE", "qemu-x86_64", "cc", &["-fPIE", "-pie"]),
@@ -202,8 +203,8 @@ const WAYS: [(&str, &str, &str, &[&str]); 4] = [
     ("aarch64 static PIE", "qemu-aarch64", "aarch64-linux-gnu-gcc", &["-static-pie", "-fPIE"]),
 ];
 
-/// Returns the guests that this machine can compile and run. For each other guest, reports what this machine
-/// lacks.
+/// Returns the guests that this machine can compile and run. Reports what this machine lacks for each guest
+/// that it cannot compile and run.
 pub fn guests(folder: &Path) -> Vec<Guest> {
     WAYS.iter()
         .filter_map(|&(name, qemu, compiler, arguments)| {
