@@ -123,13 +123,13 @@ impl Counter {
             let rate = ((i128::from(hz) << PART) * i128::from(1_000_000_000 + ppb))
                 / 1_000_000_000_000_000_000;
             if let Some((_, by)) = left.next_if(|(at, _)| *at < from) {
-                // A stop takes ticks away from the counter, and a jump ahead adds ticks.
+                // After a stop, the counter has fewer ticks. After a jump ahead, it has more ticks.
                 ticks -= rate * i128::from(*by);
             }
             pieces.push((from, ticks, rate));
             ticks += rate * i128::from(STEP);
         }
-        // A jump changes the ticks of the next piece only, so each stop lasts for one piece longer.
+        // A jump changes the counter only when the next piece begins, so each stop lasts one piece longer.
         let stops = jumps.iter().filter(|(_, by)| *by > 0);
         Counter { pieces, stops: stops.map(|(at, by)| (*at, at + by + STEP)).collect() }
     }

@@ -178,7 +178,7 @@ impl io::Write for Logged {
 struct Emitted {
     /// Number of guests' events in their rings.
     guest: u64,
-    /// Number of the guests' reference points, which a vCPU's thread handled.
+    /// Number of the guests' reference points that a vCPU's thread has handled.
     points: u64,
     /// Number of the VMM's declared events.
     declared: u64,

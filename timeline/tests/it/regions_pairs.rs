@@ -323,8 +323,8 @@ fn a_region_in_a_gap_is_found_although_one_that_ended_before_is_known_later() {
         trace_dat::Page::all(&times.iter().map(event).collect::<Vec<_>>())
     };
     for has_other in [false, true] {
-        // Between the kernel's events at 20 and 900 us, the reader cannot account for the first thread's time
-        // yet.
+        // The kernel has no event of the first thread between 20 and 900 us, so the reader finishes this
+        // thread's account only after 900 us.
         let regions =
             [(0, 90 * us, B, 1), (0, 100 * us, E, 1), (1, 150 * us, B, 1), (1, 170 * us, E, 1)];
         let mut vcpus = events(if has_other { &regions } else { &regions[2..] });

@@ -159,9 +159,8 @@ fn published_crates_build_with_the_oldest_versions_that_they_name() {
         });
         fs::write(&manifest, kept.map(|line| format!("{line}\n")).collect::<String>()).unwrap();
     }
-    // Each crate is checked in its own workspace. In a common workspace, one crate's dependency would also
-    // decide the version for the other crates: they would get a version later than their oldest, or cargo
-    // would find no version at all.
+    // Each crate is checked in its own workspace. In a common workspace, a crate would get a later version if
+    // another crate needs this later version, or cargo would find no version at all.
     for package in &packages {
         let member = package.file_name().unwrap();
         let workspace = format!("[workspace]\nresolver = \"2\"\nmembers = [{member:?}]\n");
