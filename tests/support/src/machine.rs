@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Simulated machines with clocks of all kinds, as sessions. The true time of each event is known.
+//! Sessions of simulated machines, which have clocks of all kinds. The true time of each event is known.
 
 use crate::made::*;
 use crate::trace_dat::{self, KVM_FPU_ID, KVM_MMIO_ID, Page, TraceDat};
@@ -28,7 +28,7 @@ impl Random {
     }
 }
 
-/// Ways in which a clock differs from the host's, besides a random offset.
+/// Ways in which a guest's clock differs from the host's clock, besides a random offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Steady,
@@ -151,8 +151,8 @@ impl Counter {
         GuestTsc { offset: offset as i64, multiplier: rate as u64, shift: PART }
     }
 
-    /// Returns all TSCs that the hypervisor computes. Each TSC comes with the times, in ns, between which the
-    /// hypervisor computes this TSC.
+    /// Returns all TSCs that the hypervisor computes. Each entry has the times in ns from which and until
+    /// which the TSC holds.
     pub fn tscs(&self) -> Vec<(i64, i64, GuestTsc)> {
         let mut all: Vec<(i64, i64, GuestTsc)> = Vec::new();
         let ends = self.pieces.iter().skip(1).map(|piece| piece.0).chain([i64::MAX]);
@@ -208,10 +208,10 @@ impl Claim {
 pub struct Vcpu {
     pub claim: Claim,
     pub counter: Counter,
-    /// Constraints of guest ticks and host ns.
+    /// Constraints on the clock: each has a number of guest ticks and a host time in ns.
     pub not_after: Vec<(u64, i64)>,
     pub not_before: Vec<(u64, i64)>,
-    /// True time and ticks of each event, by its number.
+    /// True time and ticks of each event. The index is the number of the event.
     pub events: Vec<(i64, u64)>,
 }
 

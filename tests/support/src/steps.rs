@@ -1,11 +1,11 @@
-//! The calls of a drain loop, one by one. Each call borrows the sink's drain side, and returns it before the
-//! call ends.
+//! The calls of a drain loop as separate methods. Each call borrows the sink's drain side, and returns it
+//! before the call ends.
 
 use hypertrace_abi::ring::Consumer;
 use hypertrace_abi::sink::{Drained, EventSink, KnownClient, PassConfig, with_drain};
 use std::time::Duration;
 
-/// The methods of [`DrainSink`](hypertrace_abi::sink::DrainSink), as methods of a sink.
+/// The methods of [`DrainSink`](hypertrace_abi::sink::DrainSink), for any sink.
 pub trait Steps: EventSink {
     /// Begins a pass.
     fn begin_pass(&self) -> PassConfig {

@@ -291,7 +291,8 @@ impl Page {
         self.flagged(after, id.into(), tid, payload)
     }
 
-    /// Appends an event as [`event`](Self::event) does, with the event's flags above its id.
+    /// Appends an event like [`event`](Self::event). In `id`, the bits above the event's id contain the
+    /// event's flags.
     fn flagged(mut self, after: u32, id: u32, tid: u32, payload: &[u8]) -> Page {
         let len = (8 + payload.len()).next_multiple_of(4);
         assert!(len <= 28 * 4 && after < 1 << 27);
@@ -310,7 +311,7 @@ impl Page {
         self
     }
 
-    /// Makes pages of events, which are in order: time, id, thread and payload.
+    /// Makes pages of these events. The events are in order. Each has a time, an id, a thread and a payload.
     pub fn all<I: Into<u32> + Copy>(events: &[(u64, I, u32, Vec<u8>)]) -> Vec<Page> {
         Page::all_but(events, |_| None)
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
 //! A guest with two CPUs, and recordings by its kernel and by the host's kernel, made event by event. Some of
-//! the guest's threads have regions. What each thread of the guest did at each time is known.
+//! the guest's threads have regions. The tests know what each thread of the guest did at each time.
 
 use crate::cpus::{ASLEEP, Event, HARD, READY};
 use crate::guest_mode::{END, KVM_ENTRY, KVM_ENTRY_ID, MS, OFFSET, TIDS, raw, word};
@@ -106,7 +106,7 @@ pub struct World {
     pub woken: Vec<Halt>,
 }
 
-/// A halt of a vCPU that the thread of another vCPU ended.
+/// A halt of a vCPU. The thread of another vCPU ended this halt.
 #[derive(Clone, Copy, Debug)]
 pub struct Halt {
     from: u64,
@@ -125,7 +125,7 @@ struct Lies {
     jump: u64,
     /// Number that the guest gives its CPU.
     cpu: usize,
-    /// Threads that the guest's clients claim to be.
+    /// Numbers of the threads to which the guest's clients falsely claim to belong.
     tids: Option<[u32; 2]>,
 }
 
@@ -283,7 +283,7 @@ impl World {
                     Part::Blocked => halt.interrupted == Some(thread) && halt.to < to,
                     _ => false,
                 };
-                // The last halt within the thread's sleep woke the thread.
+                // The thread's sleep ended with the last halt within this sleep.
                 let halts = self.woken.iter().rev().filter(is_its);
                 let most = if part == Part::Blocked { 1 } else { usize::MAX };
                 for halt in halts.filter(|halt| from < halt.to && halt.from < to).take(most) {

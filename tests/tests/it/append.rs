@@ -9,7 +9,7 @@ use hypertrace_trace::{Session, SessionConfig};
 use std::fs;
 use std::path::Path;
 
-/// Makes functions, each of which records an event of another name.
+/// Makes functions that each record an event with a name of its own.
 macro_rules! named {
     ($($name:literal)*) => {
         [$(|session: &Session| {

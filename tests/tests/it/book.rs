@@ -170,7 +170,7 @@ fn each_published_crate_has_what_its_page_in_a_registry_shows() {
     }
 }
 
-/// Returns the text of Rust sources as one line, in which strings that are broken over lines are joined.
+/// Returns the text of Rust sources as one line. Strings that are broken over several lines are joined.
 fn sources(root: &Path) -> String {
     let sources =
         files(root, &["rs"]).into_iter().filter(|path| !path.to_str().unwrap().contains("/tests/"));

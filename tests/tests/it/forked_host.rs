@@ -1,4 +1,4 @@
-//! A VMM's own events in the process in which it jails its device.
+//! A VMM forks, and the child process jails the device. Only the child's own events are recorded.
 #![allow(unsafe_code)] // fork
 
 use hypertrace_tests::child;

@@ -74,7 +74,7 @@ fn moving_bars_of_another_vcpu_harm_only_its_events() {
     let mapped = places(&events, "bar_mapped", Region::Rings);
     assert_eq!(mapped.iter().filter(|gpa| **gpa == elsewhere).count() as u64, moves);
     assert_eq!(places(&events, "bar_unmapped", Region::Rings).len() + 1, mapped.len());
-    // Events that reached the rings while they were mapped are whole.
+    // Events are whole if they reached the rings at a time at which the rings were mapped.
     let traced = events.iter().filter(|event| event.name.starts_with("traced")).count();
     assert!(traced > 100, "{:#?}", recorded.summary);
     assert_consistent(&recorded, &events);

@@ -83,7 +83,7 @@ fn a_new_chip_continues_the_session_of_another() {
     const CHIPS: u64 = 4;
     let mut host = Host::new(geometry(2));
     for number in 0..CHIPS {
-        // The first guest's clock is ahead of the next guest's.
+        // The first guest's clock is ahead of the next guest's clock.
         assert_eq!(boot(&host, number, 1_000 + (number + 1) % 2 * 1_000_000, 500), 0);
         host.chip.reset();
         let memory = Memory::anonymous(geometry(2)).unwrap();

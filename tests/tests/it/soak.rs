@@ -1,6 +1,6 @@
-//! Everything at once at full rate, with slow disks. Guests on two vCPUs and two threads of the VMM emit for
-//! `HYPERTRACE_SOAK_SECONDS`. At the end, each backend has recorded or dropped exactly the events emitted to
-//! it, and memory use has not grown.
+//! All backends at once at full rate, with slow disks. Guests on two vCPUs and two threads of the VMM emit
+//! for `HYPERTRACE_SOAK_SECONDS`. At the end, each backend has recorded or dropped exactly the events emitted
+//! to it, and memory use has not grown.
 //!
 //! The session is on a small disk that is emptied slowly. `simple` writes to a pipe that is read slowly.
 //! `log` writes to a stderr that is read slowly; therefore the session is in a child process. `syslog` writes

@@ -34,7 +34,7 @@ use hypertrace_trace::{Output, Session, SessionConfig, SnapshotLimit, Summary};
 
 const SECONDS: &str = "HYPERTRACE_STORM_SECONDS";
 const DEFAULT_SECONDS: u64 = 6;
-/// Duration of a session, which is then read.
+/// Duration of a session in the storm.
 const ROUND: Duration = Duration::from_secs(4);
 
 /// Time from one clock epoch to the next. The time is not shorter, because each client may begin new files in

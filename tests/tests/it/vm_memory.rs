@@ -209,7 +209,7 @@ fn a_guest_refuses_a_segment_that_is_for_programs_of_its_host() {
     session.finish().unwrap();
 }
 
-/// Numbers of events before the host's end, and after it on each of two threads.
+/// Number of events before the host's end, and number of events after the end on each of two threads.
 const BEFORE: u64 = 1_000;
 const AFTER: u64 = 3_000;
 

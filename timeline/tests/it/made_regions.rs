@@ -72,7 +72,7 @@ pub fn events(events: &[(u32, u64, u32, u64)]) -> Vec<Vcpu> {
     vcpus
 }
 
-/// Schemas of the events of regions `a` and of empty regions.
+/// Schemas of the events of the regions `a` and `empty`.
 pub const EMPTY_EVENTS: &str = r#"[
     {"id":16,"schema":"a_begin(id:u64,v:u64)","reference_point":false},
     {"id":17,"schema":"a_end(id:u64)","reference_point":false},

@@ -30,7 +30,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     )
 }
 
-/// Counter of the guest, whose rate and start the host does not know.
+/// Counter of the guest. The host does not know its rate and its start.
 #[derive(Clone, Copy, Debug)]
 struct GuestClock {
     frequency: u64,

@@ -182,7 +182,7 @@ fn the_guest_runs_on_after_an_exit_that_the_kernel_completes() {
         assert_eq!(times.get(part), truth, "{part:?}");
     }
     assert_eq!(times.get(Part::Unknown), 0);
-    // The first 20 to 49 ns of an exit are the guest's.
+    // The reader gives the first 20 to 49 ns of an exit to the guest.
     let early = kernel - times.get(Part::Kernel);
     assert!((330 * 20..330 * 50).contains(&early), "{early}");
     let off = times.get(Part::Guest).abs_diff(guest + early);

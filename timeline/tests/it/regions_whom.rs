@@ -538,8 +538,8 @@ fn perf_shows_the_programs_own_threads() {
     // Another process's thread has the CPU meanwhile.
     let second = [into(1_600, own), out(2_100, own), into(2_400, own), out(3_500, own)];
     let pages = Page::all(&[first, second].concat());
-    // The kernel's list of names has no name for the thread in the first case, and another name than the
-    // client's in the second case.
+    // In the first case, the kernel's list of names does not contain the thread. In the second case, the list
+    // contains a name that differs from the client's name.
     for (listed, name) in [("77 vcpu0\n", "program/1 other-201"), ("201 worker2\n", "worker2-201")]
     {
         let trace = TraceDat::new("x86-tsc").of_perf().option(trace_dat::recorded(BOOT, 0));
@@ -810,7 +810,7 @@ impl Simulated {
         let mut machine = Cpus::new(2, &SIMULATED[..3]);
         let mut truth = BTreeMap::<String, BTreeMap<(usize, String), u64>>::new();
         let mut states = [State::Ready; SIMULATED.len()];
-        // `since` has the time from which on each thread waits. `open` has each thread's open region.
+        // `since` has the time at which each thread began to wait. `open` has each thread's open region.
         let mut since = [0; SIMULATED.len()];
         let mut open = [None; SIMULATED.len()];
         let mut turns: [Vec<(u64, Task)>; 2] = [vec![(0, IDLE)], vec![(0, IDLE)]];
