@@ -15,8 +15,9 @@ pub struct Console {
 impl Console {
     /// Returns the console of the control page at `control`; with 0, output is discarded.
     ///
-    /// # Safety `control` must be 0, the address of the VMM's control page, or the address of a page of
-    /// memory that stands for the control page.
+    /// # Safety
+    /// `control` must be 0, the address of the VMM's control page, or the address of a page of memory that
+    /// stands for the control page.
     pub unsafe fn new(control: u64) -> Self {
         let register = (control != 0).then_some(control + layout::CONTROL_CONSOLE);
         Console { register }

@@ -61,8 +61,8 @@ pub fn is_whole(page: &[u8]) -> bool {
 
 /// Returns the number of events in a page.
 ///
-/// # Errors If all bytes of the page are zero, as in a hole of a file, or if a length does not fit the page.
-/// The error is 0 for a hole. Otherwise, the error is the offset in the page of the wrong record, or of the
+/// # Errors
+/// If all bytes of the page are zero, as in a hole of a file, or if a length does not fit the page. The error is 0 for a hole. Otherwise, the error is the offset in the page of the wrong record, or of the
 /// wrong length.
 pub fn count(bytes: &[u8]) -> Result<u64, usize> {
     let (mut page, _) = Page::open(bytes).map_err(|wrong| wrong.at)?;
@@ -99,8 +99,9 @@ impl Page {
     /// Reads the header. If events were overwritten before the page, also returns their number, or 0 if
     /// nobody knows the number.
     ///
-    /// # Errors If the page is shorter than its length says, or if all bytes of the page are zero, as in a
-    /// hole of a file.
+    /// # Errors
+    /// If the page is shorter than its length says, or if all bytes of the page are zero, as in a hole of a
+    /// file.
     pub fn open(bytes: &[u8]) -> Result<(Page, Option<u64>), Wrong> {
         let (Some(time), Some(length)) = (bytes.get(..8), bytes.get(8..HEADER)) else {
             let expected = format!("the {HEADER} bytes of a page's header");

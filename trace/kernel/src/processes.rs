@@ -19,7 +19,8 @@ pub(crate) struct Processes {
 impl Processes {
     /// Opens processes by their numbers.
     ///
-    /// # Errors If no process has one of the numbers, or if a process has ended.
+    /// # Errors
+    /// If no process has one of the numbers, or if a process has ended.
     pub fn open(pids: &[u32]) -> Result<Processes, Error> {
         let open = |pid: u32| {
             let none = Error::NoProcess(pid);
