@@ -62,8 +62,9 @@ pub fn is_whole(page: &[u8]) -> bool {
 /// Returns the number of events in a page.
 ///
 /// # Errors
-/// If all bytes of the page are zero, as in a hole of a file, or if a length does not fit the page. The error is 0 for a hole. Otherwise, the error is the offset in the page of the wrong record, or of the
-/// wrong length.
+/// If all bytes of the page are zero, as in a hole of a file, or if a length does not fit the page. The error
+/// is 0 for a hole. Otherwise, the error is the offset in the page of the wrong record, or of the wrong
+/// length.
 pub fn count(bytes: &[u8]) -> Result<u64, usize> {
     let (mut page, _) = Page::open(bytes).map_err(|wrong| wrong.at)?;
     let mut events = 0;
