@@ -4,7 +4,7 @@
 
 #define NOINLINE __attribute__((noinline))
 
-/* A store to `sum` prevents a tail call: the function is open until the call returns. */
+/* A store to `sum` after a call prevents a tail call, so the caller is open until the call returns. */
 static volatile uint64_t sum;
 
 static NOINLINE void leaf(uint64_t n) {

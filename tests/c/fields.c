@@ -1,4 +1,5 @@
-/* Every type of field, with its extreme values; values of events that are off are not computed. Exit code 0: success. */
+/* Events with every type of field and its extreme values. Values of events that are off must not be computed.
+ * Exit code 0: success. */
 #include <hypertrace.h>
 
 static int computed = 0;
@@ -82,7 +83,7 @@ int main(void) {
     hypertrace_legacy(1, more, 2);
     hypertrace_legacy(9, NULL, 0);
 
-    /* Without a valid schema, the event is never sent, but counted. */
+    /* The library does not send an event without a valid schema, but counts the event. */
     for (int i = 0; i < 3; i++) {
         HYPERTRACE_EVENT("no name", i);
         HYPERTRACE_COMMIT(&outcome, "", i);

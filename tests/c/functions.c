@@ -168,7 +168,7 @@ PLAIN static void forks(void) {
     calls();
     const pid_t child = fork();
     if (child == 0) {
-        /* The parent's calls do not count as the child's. */
+        /* The child begins to count at 0, because it has not made the calls of its parent. */
         for (int i = 0; i < FUNCTIONS; i++) {
             functions[i].calls = functions[i].returns = 0;
         }

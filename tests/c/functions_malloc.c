@@ -20,7 +20,7 @@ static size_t used;
 static void *take(size_t size) {
     const size_t whole = (size + 2 * ALIGNED - 1) / ALIGNED * ALIGNED;
     const size_t at = __atomic_fetch_add(&used, whole, __ATOMIC_RELAXED);
-    /* The size is before the memory. */
+    /* `realloc` finds the size of the memory just before the memory. */
     memcpy(pool + at, &size, sizeof size);
     return pool + at + ALIGNED;
 }

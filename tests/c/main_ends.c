@@ -1,4 +1,4 @@
-/* The main thread ends before another thread: the process ends with its last thread. */
+/* The main thread ends before another thread, so the process lives until that thread ends. */
 #include <hypertrace.h>
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* Regions that end with their scope, in C and C++: once each, however the scope is left. */
+/* Regions that end with their scope, in C and C++. Each region ends once, whichever way leaves the scope. */
 #include <hypertrace.h>
 
 static int computed = 0;

@@ -24,7 +24,7 @@ static void events(int n) {
 }
 
 int main(void) {
-    /* The first values of each call site may be computed, and switching takes the host a moment. */
+    /* A call site may compute its first values, and the host needs a moment to switch the events off. */
     do {
         const struct timespec moment = {0, 1000000};
         (void)nanosleep(&moment, NULL);

@@ -43,7 +43,8 @@ pub enum Act {
     Jump(Number),
     /// Writes an almost valid record, in a block whose header may be invalid.
     Record { text: usize, time: Number, told: Option<u16>, flags: u16, payload: Vec<Number> },
-    /// Writes a schema text, with another text's id or with a byte changed.
+    /// Writes the text of a schema. If `id` is given, the text has this wrong id. If `flip` is given, a byte
+    /// of the text is changed.
     Schema { text: usize, id: Option<u32>, flip: Option<(usize, u8)> },
     /// Makes a reference point.
     Emit { text: usize, seq: u32, time: Number, told: Option<u16>, payload: Vec<Number> },

@@ -29,7 +29,7 @@ pub fn target_folder() -> PathBuf {
 
 /// Returns a cargo command that compiles with this compiler, and the folder with the results.
 pub fn cross(rustc: &Path) -> (Command, PathBuf) {
-    // This folder is not the tree's own target folder, because the compiler is another rustc than the tree's.
+    // The tree's own target folder has results of another rustc, so this compiler has a folder of its own.
     // The builds for all machines share this folder, because they use the same proc macros.
     let folder = target_folder().join("cross");
     let mut cargo = cargo();
@@ -37,8 +37,8 @@ pub fn cross(rustc: &Path) -> (Command, PathBuf) {
     (cargo, folder)
 }
 
-/// Builds a package of this tree for AArch64, so that its programs need no library, with these further
-/// options of cargo. Returns the folder with the results, or reports which compiler is missing.
+/// Builds a package of this tree for AArch64 with these options of cargo. The programs of the package need no
+/// library. Returns the folder with the results, or reports which compiler is missing.
 #[track_caller]
 pub fn aarch64(package: &str, options: &[&str]) -> Option<PathBuf> {
     let (mut cargo, folder) = for_aarch64(package, options)?;

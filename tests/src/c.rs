@@ -10,7 +10,7 @@ use crate::capability;
 /// Options under which the header and the programs compile without warnings.
 pub const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 
-/// Language as which a program is compiled.
+/// Language that the compiler expects in a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Language {
@@ -161,7 +161,8 @@ impl Compiler {
         made
     }
 
-    /// Compiles a static program of a source and an object, without the C library of this tree.
+    /// Compiles a source, and links it with an object to a static program. The program does not contain the C
+    /// library of this tree.
     #[track_caller]
     pub fn with_object(&self, source: &Path, object: &Path, folder: &Path) -> PathBuf {
         let stem = source.file_stem().unwrap_or_default().to_string_lossy();

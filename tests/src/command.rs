@@ -39,9 +39,9 @@ pub fn run(command: &mut Command) -> Ran {
     }
 }
 
-/// Copies a program that is to be run. Another process makes the copy: a child that another thread of this
-/// process starts meanwhile would inherit a descriptor of the copy for a moment, and a file that is open for
-/// writing cannot be run.
+/// Copies a program that is to be run. Another process makes the copy, because a file that is open for
+/// writing cannot be run. If this process made the copy, a child that another thread starts meanwhile would
+/// inherit the open descriptor for a moment.
 #[track_caller]
 pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     run(Command::new("cp").arg(from.as_ref()).arg(to.as_ref())).ok();
@@ -64,8 +64,8 @@ impl Ran {
         self.stdout
     }
 
-    /// Asserts as [`Ran::ok`] does, for `report`, which may say that a session was not ended or is empty.
-    /// Returns the output.
+    /// Asserts as [`Ran::ok`] does, but also accepts two messages of `report`: the session is not finished,
+    /// or it has no events. Returns the output.
     #[track_caller]
     pub fn reported(self) -> String {
         let known = |line: &&str| line.contains(": not finished: ") || line.contains("no events: ");
@@ -85,8 +85,8 @@ impl Ran {
     #[track_caller]
     pub fn failed(self, code: i32) -> String {
         assert_eq!(self.code, Some(code), "{}", self.stderr);
-        // Lines about completed recordings are ignored: the program may complete a recording that another
-        // test has killed, because all recordings of a user are noted in the same place.
+        // Lines about completed recordings are ignored. All recordings of a user have their notes in the same
+        // place, so the program may complete a recording that another test has killed.
         let is_others = |line: &str| line.starts_with("hypertrace: completed a recording");
         let own: Vec<_> = self.stderr.split_inclusive('\n').filter(|l| !is_others(l)).collect();
         assert_eq!(own.len(), 1, "{}", self.stderr);

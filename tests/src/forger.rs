@@ -70,7 +70,8 @@ impl<'c> Forger<'c> {
         self.word(token);
     }
 
-    /// Writes a record to the ring, with the length `told` in its header.
+    /// Writes a record to the ring. The header states the length `told`, which may differ from the payload's
+    /// length.
     pub fn record(&mut self, timestamp: u64, id: u32, told: u16, flags: u16, payload: &[u64]) {
         self.word(timestamp);
         self.word(Header::meta(id, told, flags));

@@ -1,4 +1,4 @@
-//! Golden files, which have everything that commands print.
+//! Golden files. They contain everything that commands print.
 
 use std::fmt::Write;
 use std::os::unix::fs::symlink;
@@ -45,8 +45,9 @@ impl Hypertrace {
     }
 }
 
-/// Compares a text with the golden file `tests/golden/MODULE/NAME.txt` of the calling test's crate, in which
-/// `[..]` stands for anything. With `SNAPSHOTS=overwrite` in the environment, writes the file instead.
+/// Compares a text with the golden file `tests/golden/MODULE/NAME.txt` in the crate of the calling test. In
+/// this file, `[..]` stands for any text. With `SNAPSHOTS=overwrite` in the environment, writes the file
+/// instead.
 #[track_caller]
 pub fn golden(name: &str, text: String) {
     let test = root().join(Location::caller().file());

@@ -16,7 +16,8 @@ use hypertrace_trace::{Output, Session, SessionConfig, Summary};
 use hypertrace_vmm::Device;
 use tempfile::TempDir;
 
-/// A session that is the sink of a device whose rings have another mode than the session states.
+/// A session as the sink of a device. The device's rings have the mode `ring_mode` in place of the mode that
+/// the session states.
 struct WithMode {
     session: Session,
     ring_mode: RingMode,
@@ -51,7 +52,8 @@ pub struct Host {
     dir: TempDir,
 }
 
-/// Returns a geometry with this many clients, whose rings a guest fills many times in a test.
+/// Returns a geometry with this many clients. The rings are small, so a guest fills them many times in a
+/// test.
 pub fn geometry(clients: u32) -> Geometry {
     Geometry { clients, ring_bytes: 512 << 10, block_bytes: 16 << 10, ..Geometry::default() }
 }

@@ -1,9 +1,9 @@
 //! Failing system calls: a disk with errors, interruptions and partial writes, at random.
 //!
-//! This module uses seccomp's user notification, because rustix's calls bypass libc. The calls of a thread,
-//! and of the threads that it starts, wait for a supervisor, which is another thread of this process and so
-//! has the same descriptors. Calls with an absolute path, or with a path relative to the working directory,
-//! are let through: a session's own calls are relative to its directory.
+//! This module uses seccomp's user notification, because rustix's calls bypass libc. A supervisor answers the
+//! system calls of a thread, and of the threads that this thread starts. The supervisor is another thread of
+//! this process, so it has the same descriptors. Calls with an absolute path, or with a path relative to the
+//! working directory, are let through: a session's own calls are relative to its directory.
 //!
 //! The code is unsafe because std has none of these calls.
 #![allow(unsafe_code)]
@@ -35,7 +35,7 @@ const CALLS: [c_long; 7] = [
     libc::SYS_fchmod,
 ];
 
-/// Number of interruptions in a row, more than any caller tolerates.
+/// Number of interruptions in a row that a storm makes. No caller tolerates so many.
 const STORM: u64 = 250;
 
 /// Settings and counts of the failures.
@@ -57,7 +57,7 @@ pub struct Faults {
 enum Answer {
     Go,
     Fail(c_int),
-    /// A part of the write is done, and then the call returns this part's length, or fails.
+    /// The supervisor does a part of the write. The call then returns the length of this part, or an error.
     Part(u64, Option<c_int>),
 }
 
@@ -189,7 +189,8 @@ impl Faults {
         };
         let fails =
             matches!(answer, Answer::Fail(errno) | Answer::Part(_, Some(errno)) if errno != EINTR);
-        // At the session's end, other calls are retried and may fail then, so they do not count as errors.
+        // At the session's end, calls other than writes and renames are tried again and may fail once more,
+        // so their errors do not count.
         if fails && (is(libc::SYS_pwrite64) || is(libc::SYS_renameat) || is(libc::SYS_renameat2)) {
             self.errors.fetch_add(1, Relaxed);
         }
@@ -218,7 +219,8 @@ fn listen() -> io::Result<OwnedFd> {
     filter.push(statement(ret, 0, 0, libc::SECCOMP_RET_ALLOW));
     filter.push(statement(ret, 0, 0, libc::SECCOMP_RET_USER_NOTIF));
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the arguments are numbers, and a program of that length that lives through the call.
+    // SAFETY: the arguments are numbers, and a pointer to a program of the stated length, which lives longer
+    // than the call.
     let listener = unsafe {
         if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 {
             return Err(io::Error::last_os_error());
@@ -251,7 +253,8 @@ pub fn without_perf(command: &mut Command) -> &mut Command {
             statement(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
         ];
         let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-        // SAFETY: the arguments are numbers, and a program of that length that lives through the call.
+        // SAFETY: the arguments are numbers, and a pointer to a program of the stated length, which lives
+        // longer than the call.
         let installed = unsafe {
             libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
                 && libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &program) == 0

@@ -1,4 +1,4 @@
-//! The harness of the end-to-end tests, so that a scenario reads top to bottom.
+//! The harness of the end-to-end tests. With its functions, a test reads like its scenario.
 //!
 //! Each module has a subject. A function that needs a special capability of the machine reports a missing
 //! capability, and returns `None`.
@@ -37,7 +37,8 @@ pub mod traced;
 pub mod tracefs;
 pub mod truth;
 
-/// Whether the tests are of a release build, in which tests that repeat something do so most often.
+/// Whether the tests are of a release build. Tests that repeat an action repeat it most often in a release
+/// build.
 pub const FULL_SIZE: bool = !cfg!(debug_assertions);
 
 /// Events declared in the tests' `trace-events` file.

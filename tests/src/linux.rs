@@ -44,8 +44,8 @@ const AARCH64_HOST: Machine = Machine {
     ..AARCH64
 };
 
-/// First part of the names of the capabilities that belong to the kernel of most tests: `NAME-kernel` is the
-/// kernel, and `NAME-modpost` is a program of the kernel's headers.
+/// Prefix of the capabilities of the kernel that most tests use. `NAME-kernel` is the kernel, and
+/// `NAME-modpost` is a program of the kernel's headers.
 const KERNEL: &str = "linux-guest";
 /// The same parts of names for later kernels, the newest kernel last.
 pub const LATER: [&str; 2] = ["linux-guest-trixie", "linux-guest-backports"];
@@ -86,8 +86,8 @@ impl Linux {
         Linux::find_machine(&AARCH64, KERNEL_AARCH64)
     }
 
-    /// Finds the programs as [`Linux::find_aarch64`] does, for a machine that is a host, whose kernel has a
-    /// real KVM.
+    /// Finds the programs as [`Linux::find_aarch64`] does, for a machine whose kernel has a real KVM. This
+    /// machine is itself the host of guests.
     pub fn find_aarch64_host() -> Option<Linux> {
         Linux::find_machine(&AARCH64_HOST, KERNEL_AARCH64)
     }
@@ -138,7 +138,7 @@ impl Linux {
     pub fn udev() -> Option<Vec<(String, PathBuf)>> {
         let program = fs::canonicalize(capability::program(UDEV)?).unwrap();
         let mut files = fetched_libraries(&program);
-        // Both names lead to the same program, which decides by its name what it does.
+        // Both names lead to the same program. By its name, the program acts as the daemon or as `udevadm`.
         files.extend(["systemd-udevd", "udevadm"].map(|name| (name.into(), program.clone())));
         Some(files)
     }
@@ -149,8 +149,8 @@ impl Linux {
     }
 
     /// Starts a guest of two CPUs with these devices (options of QEMU; its `-append` replaces the kernel's
-    /// command line). The guest's first process runs the script, with these programs in /bin. If a program's
-    /// name has a slash, then the name is the path of any file.
+    /// command line). The guest's first process runs the script, with these programs in /bin. A name with a
+    /// slash is the path of a file in the guest, and the file may be any file.
     #[track_caller]
     pub fn start(
         &self,
@@ -216,8 +216,9 @@ impl Linux {
         qemu
     }
 
-    /// Finds a stock QEMU that runs on AArch64, for a machine of [`Linux::find_aarch64_host`]. Returns QEMU's
-    /// files with their paths in this machine; the program is /bin/qemu. Reports what is missing.
+    /// Finds a stock QEMU that is compiled for AArch64. It runs inside a machine of
+    /// [`Linux::find_aarch64_host`]. Returns QEMU's files with their paths in this machine; the program is
+    /// /bin/qemu. Reports what is missing.
     #[track_caller]
     pub fn qemu_aarch64() -> Option<Vec<(String, PathBuf)>> {
         let [qemu, emulator] = [QEMU_AARCH64, "qemu-aarch64"].map(capability::program);
@@ -279,12 +280,12 @@ impl Guest {
     }
 }
 
-/// Target of the programs that need no library. The target is given by name, so that its flags do not apply
-/// to build scripts and macros.
+/// Target of the programs that need no library. cargo gets this target by name, because the flags then apply
+/// to the programs alone, and not to build scripts and macros.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 const STATIC: &str = "-C target-feature=+crt-static";
 
-/// Returns the shell command by which [`static_program`] builds, as documents give it.
+/// Returns the shell command for the build of [`static_program`], in the form that the documents show.
 pub fn static_command(package: &str) -> String {
     let arguments = static_arguments(package).join(" ");
     format!("RUSTFLAGS=\"{STATIC}\" cargo {arguments}")
@@ -309,8 +310,8 @@ pub fn static_program(package: &str) -> PathBuf {
 /// Returns the files of a capability's program and of its libraries, with the files' paths in a guest.
 #[track_caller]
 pub fn with_libraries(name: &str, program: &Path) -> Vec<(String, PathBuf)> {
-    // If `cargo xtask` fetched the program, then `program` is a wrapper, and the program itself is in the
-    // folder `root`.
+    // If `cargo xtask` has fetched the program, `program` is a wrapper, and the folder `root` has the program
+    // itself.
     let fetched = program.parent().unwrap().join("../root/usr/bin").join(name);
     let (program, mut files) = match fetched.is_file() {
         true => (fetched.clone(), fetched_libraries(&fetched)),
@@ -326,8 +327,8 @@ fn fetched_libraries(program: &Path) -> Vec<(String, PathBuf)> {
     libraries_by(None, program, "x86_64-linux-gnu", "lib64/ld-linux-x86-64.so.2")
 }
 
-/// Returns libraries as [`fetched_libraries`] does, for a program of this `machine`. The program's loader has
-/// the path `loader` in a guest, and `emulator` starts it.
+/// Returns libraries as [`fetched_libraries`] does, for a program of this `machine`. The guest has the
+/// program's loader at the path `loader`. On this machine, `emulator` starts the loader.
 #[track_caller]
 fn libraries_by(
     emulator: Option<&Path>,

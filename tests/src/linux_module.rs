@@ -49,12 +49,14 @@ impl Module {
             sources.join(format!("linux-headers-{}", release.replace("cloud-amd64", "common")));
         let mut make = Command::new("make");
         make.arg(format!("CC={}", compiler.display()));
-        // The module gets no types for debuggers, because these need a program of the headers' release.
+        // The module is built without types for debuggers, because only a program of the headers' release
+        // could make them.
         make.args(["--silent", "HYPERTRACE_TEST=m", "CONFIG_DEBUG_INFO_BTF_MODULES="]);
         make.arg("-C").arg(&headers).arg(format!("O={}", headers.display()));
         // The headers' own makefile names files below /usr/src.
         make.arg("-f").arg(common.join("Makefile")).arg(format!("M={}", folder.display()));
-        // These variables come from the caller, which may be a make or a cargo.
+        // If make or cargo has started this test, these variables contain options that are not meant for this
+        // make.
         make.env_remove("MAKEFLAGS").env_remove("MFLAGS");
         succeed(&mut make);
         let stripped = |name: &str| {

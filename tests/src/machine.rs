@@ -1,9 +1,9 @@
-//! A machine with a real KVM, which QEMU emulates. KVM of the test machine itself may be missing, may not
-//! report its entries and exits, or may be unable to run Linux. QEMU's TCG has AMD's extension for virtual
-//! machines.
+//! A machine with a real KVM, which QEMU emulates. A real KVM of the test machine itself would not be enough:
+//! it may be missing, it may not report its entries and exits, or it may be unable to run Linux. QEMU's TCG
+//! has AMD's extension for virtual machines.
 //!
-//! The machine has this machine's files, read only and at their own paths, so all programs of the tests run
-//! there.
+//! The machine sees the files of the test machine at the same paths, read only. So all programs of the tests
+//! run there.
 
 #![allow(unsafe_code)] // prctl(2) between fork and exec
 
@@ -37,9 +37,9 @@ const MODULES: [&str; 5] = ["kvm-amd", "virtio_pci", "9pnet_virtio", "9p", "vhos
 /// Maximum time of a script, and of the boot.
 const LIMIT: Duration = Duration::from_secs(60 * if FULL_SIZE { 30 } else { 10 });
 
-/// Script of the machine's first process. `/host` becomes the root of all scripts: the files of this machine,
-/// with the machine's own file systems where a script writes. A script's path arrives at the second serial
-/// port, and the same port reports the script's end.
+/// Script of the machine's first process. `/host` becomes the root of all scripts. It has the files of the
+/// test machine, and file systems of the emulated machine at the places to which scripts write. A script's
+/// path arrives at the second serial port, and the same port reports the script's end.
 const INIT: &str = "\
 #!/bin/busybox sh
 /bin/busybox --install -s /bin
@@ -114,7 +114,8 @@ impl Machine {
     fn boot(qemu: &Path, kernel: &Path, busybox: &Path) -> Machine {
         let folder = target_folder().join("machine");
         fs::create_dir_all(&folder).unwrap();
-        // All test processes together have one machine at a time. The lock ends with the process.
+        // A machine needs this lock, so only one test process at a time has a machine. The lock ends with the
+        // process.
         let lock = File::create(folder.join("lock")).unwrap();
         flock(&lock, FlockOperation::LockExclusive).unwrap();
         std::mem::forget(lock);
@@ -182,8 +183,8 @@ impl Machine {
         (Ran { code, stdout, stderr }, folder)
     }
 
-    /// Returns a text about the machine's end: whether the limit or QEMU itself ended the machine, with the
-    /// end of what QEMU and the machine's kernel have written.
+    /// Returns a text about the machine's end. The text says whether the limit or QEMU itself ended the
+    /// machine, and shows the last output of QEMU and of the machine's kernel.
     fn end(&self, is_killed: bool) -> String {
         let why = match is_killed {
             true => format!("the machine was killed after {LIMIT:?}, which is the limit"),
@@ -210,7 +211,7 @@ impl Channel {
 /// Starts the machine, which is killed when this process ends.
 fn start(mut command: Command) -> (Pid, Channel) {
     let (send, started) = mpsc::channel();
-    // The kernel would send the signal when the thread that has started the machine ends, so this thread
+    // The kernel sends this signal at the end of the thread that has started the machine, so this thread
     // lives as long as the machine.
     thread::spawn(move || {
         // SAFETY: the closure calls prctl(2) only.
@@ -226,8 +227,8 @@ fn start(mut command: Command) -> (Pid, Channel) {
     started.recv().unwrap()
 }
 
-/// Calls `wait`, which waits for the machine, and kills the machine if this takes too long. Returns also
-/// whether the machine was killed.
+/// Calls `wait`, and kills the machine if `wait` has not returned within the limit. Returns also whether the
+/// machine was killed.
 fn within_limit<T>(qemu: Pid, mut wait: impl FnMut() -> T) -> (T, bool) {
     let (ended, is_ended) = mpsc::channel::<()>();
     thread::scope(|scope| {

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Returns the folder that takes the place of / for a fetched file.
+/// Returns the folder that has the directories `usr` and so on for a fetched file, as / has them for an
+/// installed file.
 pub(crate) fn root_of(file: &Path) -> PathBuf {
     let file = fs::canonicalize(file).unwrap();
     file.ancestors().find(|folder| folder.join("usr").is_dir()).unwrap().to_owned()
@@ -32,7 +33,7 @@ pub(crate) fn modules_of(kernel: &Path, names: &[&str]) -> Vec<PathBuf> {
     order
 }
 
-/// Adds a module after the modules that it needs, which the module's file names.
+/// Adds a module after the modules that it needs. The module's file lists the names of these modules.
 fn add_module(
     name: &str,
     modules: &[PathBuf],

@@ -80,8 +80,7 @@ fn records(file: &File) -> io::Result<u64> {
 }
 
 /// Counts the events of a packet. An event is a timestamp of 8 bytes, an id of 4 bytes, and two u16. The
-/// first u16 is the number of words that follow. The last event ends with its last byte, and no bytes follow
-/// that would fill a word.
+/// first u16 is the number of words that follow. No padding follows the last event.
 fn events(body: &[u8]) -> u64 {
     let (mut at, mut count) = (0, 0);
     while at < body.len() {

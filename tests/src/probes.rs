@@ -26,8 +26,8 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// Counts the hits of the probes of all events except `first`. `call` hits the probe of `first`, and is
-    /// repeated until bpftrace sees a hit. Returns `None`, with a report, if bpftrace fails.
+    /// Counts the hits of the probes of all events except `first`. Calls `call` again and again until
+    /// bpftrace has seen a hit of the probe of `first`. Returns `None`, with a report, if bpftrace fails.
     pub fn start(first: &'static str, call: impl Fn() + Sync) -> Option<Counter> {
         let program = capability::program("bpftrace")?;
         let exe = std::env::current_exe().unwrap();

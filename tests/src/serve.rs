@@ -65,7 +65,7 @@ impl Server {
         interrupt::with_default_signals(&mut command);
         let process = Some(command.spawn().unwrap());
         let mut server = Server { hypertrace, process, session, device };
-        // If the served file did not exist, stock QEMU would make its own file.
+        // Stock QEMU would make a file of its own if it started before the served file exists.
         let made = [server.session.join("session.json"), folder.join(served)];
         wait_until("a session", || {
             if server.process.as_mut().unwrap().try_wait().unwrap().is_some() {

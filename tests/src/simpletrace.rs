@@ -153,7 +153,7 @@ impl Counter {
         Some((Counter { reader, _all: all }, bytes))
     }
 
-    /// Returns the counts of a file that has to be valid, after its input was closed.
+    /// Returns the counts of a valid file. Its input must have been closed.
     #[track_caller]
     pub fn counts(self) -> Counts {
         let out = self.reader.wait_with_output().unwrap();
@@ -194,8 +194,8 @@ impl Trace {
     }
 
     /// Checks the events of a source that emitted the numbers from 0 up to `emitted`. `number` returns the
-    /// number of an event of this source. The events must be in order, and the file must count at least the
-    /// missing events as dropped. Returns the number of events.
+    /// number of an event of this source. The events must be in order. For the missing events, the file must
+    /// count at least as many dropped events. Returns the number of events.
     #[track_caller]
     pub fn account(&self, emitted: u64, number: impl Fn(&Event) -> Option<u64>) -> u64 {
         let (mut next, mut count) = (0, 0);

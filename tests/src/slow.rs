@@ -15,7 +15,7 @@ use crate::packets;
 /// Number of bytes of a read.
 const PIECE: usize = 64 << 10;
 
-/// Throttle that lets bytes pass at a bounded rate, and at any rate once the throttle is opened.
+/// Throttle that lets bytes pass at a bounded rate. Once the throttle is opened, the rate has no bound.
 #[derive(Clone, Debug)]
 pub struct Throttle {
     bytes_per_second: u64,
@@ -37,7 +37,7 @@ impl Throttle {
     /// Waits until this many bytes may pass.
     pub fn pass(&mut self, bytes: u64) {
         let takes = Duration::from_secs_f64(bytes as f64 / self.bytes_per_second as f64);
-        // Unused time is not saved up.
+        // The throttle does not save up time in which no bytes pass.
         self.due = self.due.max(Instant::now()) + takes;
         while !self.open.load(Relaxed) && Instant::now() < self.due {
             thread::sleep((self.due - Instant::now()).min(Duration::from_millis(20)));
@@ -60,8 +60,8 @@ pub fn copy(mut from: impl Read, mut to: impl Write, mut throttle: Throttle) -> 
     }
 }
 
-/// Thread that removes a session's finished files, so that a small disk is emptied slowly, and counts the
-/// files' records.
+/// Thread that removes a session's finished files one after the other, and counts their records. A small disk
+/// thus becomes empty slowly.
 #[derive(Debug)]
 pub struct Reaper {
     stop: Arc<AtomicBool>,

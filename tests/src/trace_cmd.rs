@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::capability;
 
-/// Names of releases that read a file differently.
+/// Names of two releases of trace-cmd. The releases read files in different ways.
 const PROGRAMS: [&str; 2] = ["trace-cmd", "trace-cmd-3.3"];
 
 /// Event, as a line of `trace-cmd report` shows it.
@@ -56,8 +56,8 @@ pub fn contents(file: &Path) -> Option<Contents> {
         assert!(out.status.success() && said.is_empty(), "{name} {}: {said}", file.display());
         let text = String::from_utf8_lossy(&out.stdout);
         let mut contents = Contents::default();
-        // The event after a gap belongs to the gap's buffer, but only the gap's line contains the buffer's
-        // name.
+        // After a gap, the next event belongs to the buffer of the gap. Only the line of the gap contains the
+        // buffer's name.
         let mut after_gap = false;
         for line in text.lines().filter(|line| !line.starts_with("cpus=")) {
             let of_cpus = line.strip_prefix("cpus:");
@@ -103,7 +103,7 @@ pub fn merged(files: &[&Path]) -> Option<Vec<(usize, Shown)>> {
         // The event after a gap belongs to the gap's file, but only the gap's line contains the file's name.
         let mut gap = None;
         for line in String::from_utf8_lossy(&out.stdout).lines() {
-            // The file's name, then the event.
+            // A line is the name of a file, followed by the event.
             let of = |file: &&Path| {
                 let name = file.file_name()?.to_str()?;
                 line.split_once(": ").filter(|(of, _)| of.ends_with(name)).map(|(_, line)| line)

@@ -16,8 +16,8 @@ use hypertrace_timeline::{ClockMaps, EventKind, Recording, Session};
 /// Environment variable with the argument of a test that is run as a program.
 pub const AS_PROGRAM: &str = "HYPERTRACE_TEST_PROGRAM";
 
-/// Adds this test executable to `hypertrace record` as a program that runs only the test `name`, in which
-/// [`argument`] returns `argument`. The command gets the arguments after `--`, and the environment.
+/// Adds this test executable to `hypertrace record` as a program. The program runs only the test `name`, and
+/// [`argument`] returns `argument` there. The command gets the arguments after `--`, and the environment.
 pub fn program(command: &mut Command, name: &str, argument: &str) {
     command.arg("--").arg(this());
     only(command, name, argument);
@@ -45,7 +45,8 @@ pub fn argument() -> Option<String> {
     std::env::var(AS_PROGRAM).ok()
 }
 
-/// Number of words of an event's fields in [`four_threads`], which waits for room before it emits.
+/// Number of words of an event's fields in [`four_threads`]. Each thread waits until the ring has room for
+/// such events.
 const WORDS: u64 = 4;
 
 /// Number of threads of [`four_threads`].
@@ -70,9 +71,9 @@ pub fn four_threads(events: u64, points: u64) -> u64 {
     failed.into_inner()
 }
 
-/// Returns the numbers of events and of points of each strength for a thread. The number of events is
-/// `events`, or the number in `HYPERTRACE_TEST_EVENTS`; the number of points is a hundredth of the number of
-/// events.
+/// Returns the number of events of a thread, and the number of its commits, which is also the number of its
+/// acknowledged points. The number of events is `events`, or the number in `HYPERTRACE_TEST_EVENTS`; the
+/// number of points is a hundredth of the number of events.
 pub fn sizes(events: u64) -> (u64, u64) {
     let told = std::env::var("HYPERTRACE_TEST_EVENTS").ok();
     let events = told.map_or(events, |told| told.parse().expect("HYPERTRACE_TEST_EVENTS"));
@@ -124,8 +125,8 @@ fn also_of_corrupted_clients(dir: &Path, mut each: impl FnMut(Event)) -> u64 {
     unusable
 }
 
-/// Checks a session of [`four_threads`]: every event and argument is there in the order of its thread, with
-/// points among the events, and times on the host's own clock.
+/// Checks a session of [`four_threads`]. Each thread's events are complete and in order, with all arguments.
+/// Points are among the events, and times are on the host's own clock.
 #[track_caller]
 pub fn check_four_threads(dir: &Path, events: u64, points: u64) {
     let every = every(events, points);
@@ -198,8 +199,8 @@ impl Notes {
 /// acknowledged points.
 pub const NOTES: [u64; 3] = [0, 1, 2];
 
-/// Makes commits and points and notes their numbers, until this process is killed or the notes are removed,
-/// so that a failed test leaves no process.
+/// Makes commits and points, and notes their numbers. The loop ends when this process is killed, or when the
+/// notes are removed. So a failed test leaves no process.
 pub fn commit_until_killed(notes: &Notes) -> ! {
     notes.set(NOTES[0], std::process::id().into());
     for n in (0u64..).take_while(|n| n % 1024 != 0 || !notes.are_removed()) {
@@ -215,8 +216,9 @@ pub fn commit_until_killed(notes: &Notes) -> ! {
 }
 
 /// Checks a session against the notes of [`commit_until_killed`]: no commit and no point is missing or
-/// doubled. Returns the number of commits. Points may be missing unless `host_lived`, because the host keeps
-/// handled points in its own memory until the host drains this memory. Other clients may have been corrupted.
+/// doubled. Returns the number of commits. If the host was killed, points may be missing, because a host
+/// keeps handled points in its own memory until the drain. With `host_lived`, no point may be missing. The
+/// test may have corrupted other clients, so times may be impossible there.
 #[track_caller]
 pub fn check_commits(dir: &Path, notes: &Notes, host_lived: bool) -> u64 {
     let mut next = [0u64; 3];

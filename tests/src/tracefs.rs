@@ -135,8 +135,8 @@ impl Drop for Instance {
     }
 }
 
-/// Removes an instance. Waits up to a second for another process that lists or reads instances, because the
-/// kernel refuses to remove an instance while one of its files is open.
+/// Removes an instance. The kernel refuses to remove an instance while one of its files is open. Another
+/// process that lists or reads instances may have such a file open, so this function waits up to a second.
 pub fn remove(dir: &Path) -> io::Result<()> {
     for _ in 0..50 {
         match fs::remove_dir(dir) {
@@ -149,7 +149,8 @@ pub fn remove(dir: &Path) -> io::Result<()> {
     fs::remove_dir(dir)
 }
 
-/// Removes the instances of processes that ended with an open file of their instance.
+/// Removes instances that ended processes have left. A process leaves its instance if one of the instance's
+/// files is still open.
 fn sweep(instances: &Path) {
     for entry in fs::read_dir(instances).into_iter().flatten().flatten() {
         let name = entry.file_name();

@@ -1,5 +1,5 @@
-//! Where a thread's time went, by readings that are independent of any trace: readings of the counter, and of
-//! the kernel's own accounts of the thread.
+//! Where a thread's time went, without any trace: readings of the counter, and of the kernel's own accounts
+//! of the thread.
 
 use std::cell::OnceCell;
 use std::fmt;
@@ -18,7 +18,7 @@ use rustix::time::{ClockId, clock_gettime};
 pub struct Reading {
     /// Value of the counter.
     pub ticks: u64,
-    /// Nanoseconds ready to run without a CPU, from `/proc/PID/task/TID/schedstat`.
+    /// Nanoseconds in which the thread was ready to run but had no CPU, from `/proc/PID/task/TID/schedstat`.
     pub waited: u64,
     /// Nanoseconds on a CPU, from CLOCK_THREAD_CPUTIME_ID. If the kernel knows the time that a hypervisor
     /// took from this CPU, this number does not include that time.
@@ -31,7 +31,8 @@ impl Reading {
         loop {
             let before = waits();
             let (ticks, ran) = (ticks(), ran());
-            // If the waits have not changed, the thread kept its CPU during these readings.
+            // If the waits are the same before and after these readings, the thread has kept its CPU
+            // meanwhile.
             if waits() == before {
                 return Reading { ticks, waited: before.0, ran };
             }
@@ -149,7 +150,7 @@ impl fmt::Display for Sample {
 }
 
 impl Sample {
-    /// Parses lines in the form in which a [`Sample`] is displayed.
+    /// Parses lines that contain a [`Sample`] in its `Display` form.
     #[track_caller]
     pub fn parse_all(file: &Path) -> Vec<Sample> {
         let text = fs::read_to_string(file).unwrap();

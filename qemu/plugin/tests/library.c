@@ -1,4 +1,4 @@
-/* A library. With PROGRAM, the program that calls the library by stubs and by a pointer. */
+/* A library. With PROGRAM, this file is a program that calls the library by stubs and by a pointer. */
 #ifdef PROGRAM
 #include <stdio.h>
 

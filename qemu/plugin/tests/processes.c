@@ -50,7 +50,7 @@ static void run_children(void)
 		pid_t child = fork();
 
 		if (!child) {
-			/* The child has a child, too. */
+			/* This child makes a child of its own. */
 			if (!fork())
 				_exit(0);
 			wait(NULL);
@@ -118,7 +118,7 @@ __attribute__((noinline)) void count(void)
 }
 
 /* With a second thread, QEMU executes atomic instructions by its own functions. */
-/* QEMU 7.2 then calls back for the stores of these instructions as if an earlier call had made these stores. */
+/* For their stores, QEMU 7.2 then calls the plugin as if an earlier call had made the stores. */
 __attribute__((noinline)) void run_atomics(void)
 {
 	pthread_t other;
@@ -151,7 +151,7 @@ static void run_close(const char *folder)
 			abort();
 }
 
-/* Changes the current directory before a new thread has its first record. */
+/* Changes the current directory, and only then starts a thread that has records. */
 static void run_elsewhere(void)
 {
 	pthread_t other;

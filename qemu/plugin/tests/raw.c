@@ -150,7 +150,7 @@ static void forks(void)
 	point(relays, points_each + 2, relays, points_each + 2, marked_store);
 }
 
-/* Makes points by a second mapping of the file, and again after the first mapping was removed. */
+/* Makes points by a first and a second mapping of the file, and by the second after the first is removed. */
 static void elsewhere(void)
 {
 	points((void *)0);
@@ -189,7 +189,7 @@ static void outside(void)
 
 #if defined(__x86_64__)
 static const unsigned char MARKED[] = { 0x48, 0x89, 0xb7, 0x70, 0x72, 0x54, 0x68, 0xc3 };
-/* The same instruction with another displacement. `aim` changes the base, so that the store still reaches its place. */
+/* A store that is not marked: its displacement differs. `aim` changes the base to reach the same place. */
 static const unsigned char PLAIN[] = { 0x48, 0x89, 0xb7, 0x70, 0x72, 0x54, 0x67, 0xc3 };
 enum { LEAST_SPLIT = 1, MAX_SPLIT = 6, SPLIT_STEP = 1 };
 static void *aim(void *to, int marked) { return (char *)to - (marked ? 0x68547270 : 0x67547270); }
@@ -229,7 +229,7 @@ static void split(void)
 	}
 #if defined(__aarch64__)
 	/* Jumps directly to the store after the marker, as if a signal had come between the two instructions. */
-	/* The store is once the last instruction of a page, and once the first instruction of a page. */
+	/* The store ends a page in the first turn, and begins a page in the second turn. */
 	for (int at = 4092; at <= 4096; at += 4) {
 		code *marker = put(code_pages() + at - 4 + 0, MARKED, sizeof MARKED);
 		n++;

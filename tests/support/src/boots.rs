@@ -106,7 +106,7 @@ pub fn booted() -> Made {
     let mut vm = Vm::new();
     vm.enter(10_000, 0, 0, 0xfff0);
     vm.write(11_000, 0, (0, 0x80), 100, 0xe000);
-    // The boot loader is no stage.
+    // The boot loader does not begin a stage.
     vm.write(12_000, 0, (0, 0x70), 200, 0x10_0000);
     vm.exit(20_000, 0, 0x60, KERNEL).enter(20_100, 0, 0, KERNEL);
     for n in 0..50 {

@@ -15,8 +15,8 @@ use std::path::PathBuf;
 pub const FILE: &str = "HYPERTRACE_CAPABILITIES";
 
 /// Environment variable with the capabilities that `cargo xtask test` has not found, each as a line
-/// `NAME<TAB>WHY`. PATH may nevertheless have a program with a capability's name, which does not do what
-/// tests need.
+/// `NAME<TAB>WHY`. A program on PATH may have the name of such a capability. Tests must not use this program,
+/// because it does not do what tests need.
 pub const ABSENT: &str = "HYPERTRACE_ABSENT";
 
 /// Reports that this test used the capability. Tests call this function after the use, not before the
@@ -38,7 +38,8 @@ pub const MISSING: &str = "capability missing:";
 /// Writes a line to the real stderr.
 pub fn say(line: &str) {
     // The line does not go through eprintln!, which the test harness captures. A single write appends the
-    // line, because the harness prints meanwhile. A closed stderr must not fail a test.
+    // whole line, because the harness prints to the same stderr at the same time. A closed stderr must not
+    // fail a test.
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 

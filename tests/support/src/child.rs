@@ -45,7 +45,7 @@ pub fn alone(name: &str) -> Command {
     command
 }
 
-/// Returns the name by which the harness knows the test `name`: `name`, or `module::name`.
+/// Returns the test's name in the harness: `name`, or `module::name`.
 ///
 /// # Panics
 /// If this program has no such test, or has several of them in different modules.

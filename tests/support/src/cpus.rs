@@ -21,13 +21,13 @@ pub const SOFT: u32 = 16;
 pub const READY: i64 = 0x100;
 pub const ASLEEP: i64 = 1;
 pub const ENDED: i64 = 0x20;
-/// Nanoseconds from a waking to the wake-up.
+/// Nanoseconds from an event `sched_waking` to the event `sched_wakeup` of the same thread.
 pub const WAY: u64 = 5;
 
 /// Number and name of a thread.
 pub type Task = (u32, &'static str);
 
-/// Time, id and flags, thread, and payload of an event of a CPU.
+/// An event of a CPU: time, id with flags, thread, payload.
 pub type Event = (u64, u32, u32, Vec<u8>);
 
 /// The machine, at a time.
@@ -187,7 +187,8 @@ impl Cpus {
         self.trace_without(|_, _, _| None)
     }
 
-    /// Makes the kernel.dat without the lost events, which `is_lost` selects by buffer, CPU and number.
+    /// Makes the kernel.dat without some events. `is_lost` gets the buffer, CPU and number of an event, and
+    /// returns `Some` if the event is lost.
     pub fn trace_without(
         &self,
         mut is_lost: impl FnMut(bool, usize, usize) -> Option<Counted>,

@@ -11,7 +11,7 @@ use hypertrace_functions::write::{Directory, Records};
 pub const KERNEL: u64 = 0xffff_ffff_8100_0000;
 pub const PROGRAM: u64 = 0x40_1000;
 
-/// Returns the place of the trace's time 0 on the host's clocks.
+/// Returns the anchor of the trace: the host's clocks at the trace's time 0.
 pub fn anchor() -> Anchor {
     Anchor {
         boot_id: Some("01234567-89ab-cdef-0123-456789abcdef".into()),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A guest with two vCPUs, its kernel and the host's, made event by event. The tests know the times at which
-//! each vCPU's thread was in guest mode, and the events of the guest's kernel within these times.
+//! A guest with two vCPUs, its kernel and the host's, made event by event. The tests know when each vCPU's
+//! thread was in guest mode, and which events of the guest's kernel lie within these times.
 
 use crate::machine::Random;
 use crate::made::{
@@ -51,7 +51,7 @@ impl Vcpu {
             now += random.in_range(50_000, 400_000) as u64;
             vcpu.host.push((now, KVM_ENTRY_ID, tid, vec![number as u8, 0, 0, 0]));
             let stay = random.in_range(50_000, 400_000) as u64;
-            // There are events just after the entry and just before the exit, too.
+            // The guest's kernel also has an event just after the entry, and an event just before the exit.
             vcpu.guest.extend([now + 1, now + stay / 2, now + stay - 1]);
             now += stay;
             vcpu.host.push((now, KVM_EXIT_ID, tid, vec![0; 20]));
@@ -82,7 +82,7 @@ pub struct Recorded {
     pub guest: Vec<Vec<u64>>,
 }
 
-/// Returns what KVM says about a TSC of this offset.
+/// Returns the recorder's text about a guest's TSC with this offset to the host's TSC.
 pub fn word(offset: i64) -> String {
     format!("31-9:{offset}:1:0:{MS}:{END}")
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The members that docs/json.md lists for each command, with their types, and the members of the Rust types
-//! of JSON.
+//! Compares two sources of JSON members: the members that docs/json.md lists for each command with their
+//! types, and the members of the Rust types.
 
 use serde::de::value::{Error, StrDeserializer};
 use serde::de::{
@@ -20,7 +20,7 @@ pub type Schemas = BTreeMap<String, Schema>;
 /// Names of types. A `?` behind a name also allows `null`.
 const TYPES: [&str; 7] = ["number", "integer", "string", "bool", "object", "array", "any"];
 
-/// Returns the columns of a line, which two spaces separate.
+/// Returns the columns of a line. At least two spaces separate columns.
 fn columns(line: &str) -> Vec<&str> {
     line.split("  ").map(str::trim).filter(|column| !column.is_empty()).collect()
 }
@@ -69,8 +69,8 @@ pub fn schemas() -> Schemas {
     schemas
 }
 
-/// Returns whether a path is a documented path: `*` is any name, and a documented path of the type `any`
-/// covers all longer paths that begin with this path.
+/// Returns whether the documented path `known` covers `path`. In `known`, `*` is any name. If `known` has the
+/// type `any`, it also covers all longer paths that begin with it.
 pub fn fits(known: &str, types: &BTreeSet<String>, path: &str) -> bool {
     let (mut known, mut path) = (known.split('.'), path.split('.'));
     loop {
@@ -105,8 +105,8 @@ impl Members {
         self.are_documented_in(command, &[""]);
     }
 
-    /// Asserts that the documentation of a command has all these members, and that each documented member
-    /// whose path begins with one of `begins` is among these members.
+    /// Asserts that these members agree with the documentation of a command. All of these members are
+    /// documented, and each documented path that begins with one of `begins` is a path of these members.
     #[track_caller]
     pub fn are_documented_in(&self, command: &str, begins: &[&str]) {
         let documented = &schemas()[command];
@@ -128,7 +128,7 @@ impl Members {
     }
 }
 
-/// Deserializer that notes which type a member asks for.
+/// Deserializer that notes the type for which a member's code asks.
 struct Member<'k> {
     path: String,
     known: &'k mut Schema,

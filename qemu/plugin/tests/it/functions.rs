@@ -149,7 +149,7 @@ fn at_the_limit_the_rest_is_lost_and_counted(guest: &Guest, folder: &TempDir) {
     let summary = Summary::of(&guest.trace(&dir));
     let lost = format!(" {} records lost", summary.lost);
     assert!(ran.stderr.contains(&lost), "{lost}: {}", ran.stderr);
-    // Functions that are open when the limit is reached get exits at that time.
+    // When the limit is reached, the plugin writes an exit for each function that is open.
     assert_eq!((summary.orphans, summary.unfinished), (0, 0));
     let calls = summary.function(guest.address("fib")).unwrap().calls;
     uftrace::check(&dir, "fib", calls);
@@ -196,7 +196,8 @@ fn a_jump_to_a_functions_first_byte_is_a_call_of_it(guest: &Guest, folder: &Temp
     assert_eq!((count("tail"), count("leaf")), (printed(&ran, "tail"), printed(&ran, "leaf")));
     let callers = summary.callers(guest.address("leaf"));
     let main = summary.callers(guest.address("tail"));
-    // `tail` reaches `leaf` by a jump, so `leaf` takes the place of `tail`, and both have the same caller.
+    // `tail` reaches `leaf` by a jump. The trace shows `leaf` as a call by the caller of `tail`, so both have
+    // the same caller.
     assert_eq!((callers.len(), callers[0].function), (1, main[0].function));
 }
 

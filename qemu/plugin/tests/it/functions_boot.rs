@@ -11,7 +11,8 @@ use std::collections::HashSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-/// Defines a test for each of these boots.
+/// Defines tests. Each line `test: check(arguments)` becomes a test that calls the check with these
+/// arguments.
 macro_rules! boots {
     ($($(#[$ignore:meta])? $test:ident: $check:ident($($of:expr),*);)*) => {$(
         #[test]
@@ -83,8 +84,8 @@ fn check(machine: &'static Machine, cpus: u32) {
     }
     assert!(names.iter().any(|name| name.ends_with(tracks[1])), "{names:?}");
     let entries: u64 = trace.tasks().iter().map(|task| entries(&trace, task.tid)).sum();
-    // There may be more entries than counted calls, because entries are repeated when the guest switches
-    // stacks, and because a tail call has an entry, too.
+    // There may be more entries than counted calls for two reasons. The plugin repeats entries when the guest
+    // switches stacks, and a tail call has an entry of its own.
     assert!(entries > calls - calls / 100, "{entries} entries of {calls} calls");
     let program = Source { path: machine.program.clone(), offset: 0 };
     let symbols = Symbols::read(&program).unwrap();

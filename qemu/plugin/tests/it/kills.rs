@@ -36,8 +36,8 @@ fn what_a_killed_machine_has_written_is_read() {
     assert!(report.contains("Total time"), "{report}");
 }
 
-/// Boots a machine with one or two virtual CPUs, and waits for a moment in the boot. The moment differs for
-/// each kill.
+/// Boots a machine with one or two virtual CPUs, and waits for a moment in the boot. The number of the kill
+/// determines the moment and the number of virtual CPUs.
 #[track_caller]
 fn started(machine: &Ready, kill: u64) -> (PathBuf, Child) {
     let (bytes, cpus) = ((1 + kill * 7 % 60) * MIB, 1 + kill as u32 % 2);

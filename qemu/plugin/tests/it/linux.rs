@@ -7,8 +7,8 @@ use hypertrace_functions::read::{Summary, Trace};
 use hypertrace_functions::symbols::is_thunk;
 use std::fs;
 
-/// Minimum number of the kernel's functions that only calls reach in a boot, and that have the right count in
-/// the trace.
+/// Minimum number of the kernel's functions with the right count in the trace, among the functions that only
+/// calls reach in a boot.
 const FUNCTIONS: usize = 3_000;
 
 /// Counts of executions of a function's first instruction.
@@ -40,13 +40,14 @@ fn functions_that_only_calls_reach_have_as_many_calls_as_executions() {
 #[test]
 #[ignore = "takes long: cargo xtask full"]
 fn functions_of_aarch64_that_only_calls_reach_have_as_many_calls_as_executions() {
-    // Some counts may be wrong: if an interrupt comes between an indirect call and the first call or return
-    // in the called function, then the function gets the name of the interrupt's entry code.
+    // Some counts may be wrong, because an interrupt may come between an indirect call and the first call or
+    // return in the called function. The called function then gets the name of the interrupt's entry code.
     compare(&AARCH64_7, 200);
 }
 
-/// Boots a machine with a function trace and with the probe, and compares the counts of functions. For each
-/// `one_of` functions with the right count, one function may have a wrong count.
+/// Boots a machine with a function trace and with the probe, and compares the counts of functions. The number
+/// of functions with a wrong count may be at most a `one_of`-th of the number of functions with the right
+/// count.
 #[track_caller]
 fn compare(machine: &'static Machine, one_of: usize) {
     let Some(machine) = machine.with("init.c", &["-static"]) else { return };

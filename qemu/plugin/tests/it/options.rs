@@ -1,5 +1,4 @@
-//! Tests of the plugin's messages in cases where the plugin cannot serve, and a test that the plugin uses no
-//! signals.
+//! Tests of the plugin's messages when the plugin cannot work, and a test that the plugin uses no signals.
 
 use crate::common;
 use common::{Guest, Ran, Segment, capability, guests, plugin};
@@ -106,8 +105,8 @@ fn no_signal_is_delivered() {
         assert_eq!(ran.code, Some(0), "{ran:?}");
         assert_eq!(segment.take().points.len(), 2000);
         let log = std::fs::read_to_string(log).unwrap();
-        // SIGCHLD is no signal of the plugin: a fetched emulator is started by a shell, and the shell gets
-        // SIGCHLD when a child of the shell ends.
+        // SIGCHLD does not come from the plugin. A shell starts a fetched emulator, and the shell gets
+        // SIGCHLD when one of its children ends.
         let is_signal = |line: &&str| line.contains("---") && !line.contains("SIGCHLD");
         let signals: Vec<&str> = log.lines().filter(is_signal).collect();
         assert!(signals.is_empty(), "{}: {signals:?}", guest.name);

@@ -61,8 +61,8 @@ fn points_of_all_threads_arrive_once_and_in_order() {
 fn the_guest_base_may_be_anything() {
     each(|guest| {
         for base in ["0x10000000000", "0x600000000000"] {
-            // The base is far from QEMU's own mappings, because the addresses at which QEMU loads a PIE must
-            // be free.
+            // The guest's addresses begin far from QEMU's own mappings, because the addresses at which QEMU
+            // loads a PIE must be free.
             let segment = Segment::new(8);
             guest.act(&segment, &["-B", base], &["threads", "2", "10"]);
             let taken = segment.take();
@@ -125,8 +125,8 @@ fn stores_elsewhere_are_counted_and_do_nothing_else() {
         for count in ["recorded 3,", "unassigned 6,", "bad_slot 1"] {
             assert!(stderr.contains(count), "{}: {stderr}", guest.name);
         }
-        // QEMU 7.2 counts a few stores more than the program makes. How many depends on the instruction at
-        // which a page happens to end.
+        // QEMU 7.2 counts a few stores more than the program makes. The number of additional stores depends
+        // on the last instruction before the end of a page.
         let outside = stderr.split("outside ").nth(1).and_then(|rest| rest.split(',').next());
         let outside: u32 = outside.unwrap().parse().unwrap();
         assert!((2000..2020).contains(&outside), "{}: {stderr}", guest.name);

@@ -73,8 +73,8 @@ fn threads_have_tracks_of_their_own() {
     assert_eq!(calls, 3 * 8 * 1000);
     assert!(said.contains(" 0 misses, 0 records lost"), "{said}");
     let trace = Trace::open(&folder.path().join("threads")).unwrap();
-    // The trace may have fewer tasks than the program has threads, because a thread may get the number of a
-    // thread that has ended.
+    // A later thread may get the number of a thread that has ended. Both threads are then one task, so the
+    // trace may have fewer tasks than the program had threads.
     assert!((2..=9).contains(&trace.tasks().len()), "{:?}", trace.tasks());
 }
 
@@ -87,7 +87,7 @@ fn an_atomic_instruction_after_a_call_is_no_call() {
     assert!(said.contains(" 0 misses, 0 records lost"), "{said}");
     let summary = Summary::of(&Trace::open(&folder.path().join("atomics")).unwrap());
     let top = summary.top(2, By::Calls).into_iter().map(|top| (top.address, top.calls));
-    // No other function has as many calls as `work`.
+    // Apart from `count`, no function has as many calls as `work`.
     let expected = [(guest.address("count"), 3000), (guest.address("work"), 1000)];
     assert_eq!(Vec::from_iter(top), expected);
 }
@@ -134,8 +134,8 @@ fn a_limit_of_files_ends_the_records_and_not_the_program() {
 #[test]
 fn a_limit_of_files_at_the_start_is_no_signal() {
     let Some((folder, guest)) = guest() else { return };
-    // The limits are in units of 512 bytes. The first limit leaves no room for any file, the second limit
-    // leaves no room for the file of names, and the third limit leaves no room for a file of records.
+    // The limits are in units of 512 bytes. With the first limit, no file has room. With the second limit,
+    // the file of names has no room. With the third limit, a file of records has no room.
     for (limit, code) in [(0, 1), (16, 1), (400, 0)] {
         let dir = folder.path().join(limit.to_string());
         let traced = guest.command(&format!("functions={}", dir.display()));

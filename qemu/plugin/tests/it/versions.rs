@@ -6,14 +6,14 @@ use hypertrace_qemu::api::library::{FROM_7, Library, TO_6};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Emulators of machines. Each emulator comes with its library, and with the version of the API that the
-/// library asks for.
+/// Emulators of machines. Each entry has an emulator, the library that fits the emulator, and the version of
+/// the API that this library requests.
 const MACHINES: [(&str, Library, i32); 2] =
     [("qemu-system-x86_64", TO_6, 2), ("qemu-backports-system-x86_64", FROM_7, 7)];
 /// Emulator of programs, with API 1.
 const PROGRAMS: &str = "qemu-x86_64";
 const PROBE: &str = "libhypertrace_qemu_probe.so";
-/// Versions of the API that are served by no emulator that `cargo xtask fetch` knows.
+/// Versions of the API that no emulator of `cargo xtask fetch` has.
 const NOT_FETCHED: [(i32, &str); 2] = [(5, "qemu-api-5"), (6, "qemu-api-6")];
 
 /// Start of the last 64 KiB below 4 GiB. After a reset, a CPU begins to execute 16 bytes before 4 GiB.
@@ -39,7 +39,7 @@ const CODE: (usize, [u8; 27]) = (
 );
 /// jmp ff00
 const RESET: (usize, [u8; 3]) = (0xfff0, [0xe9, 0x0d, 0xff]);
-/// The exit status that QEMU's device isa-debug-exit gives QEMU for the value that the code stores.
+/// Exit status of QEMU after the code has stored 0x31 to the device isa-debug-exit.
 const STATUS: i32 = 0x31 << 1 | 1;
 
 /// Writes the machine's code as its firmware.
@@ -57,8 +57,7 @@ fn machine(qemu: &Path, plugin: &Path, folder: &Path) -> Command {
     // `timeout` kills a machine that does not end.
     let mut command = Command::new("timeout");
     command.args(["--signal=KILL", "120"]).arg(qemu);
-    // The machine has this CPU, because the CPU has no APIC. Firmware would have to set an APIC up for
-    // interrupts.
+    // The CPU `486` has no APIC. Firmware would have to set an APIC up for interrupts.
     command.args(["-accel", "tcg", "-M", "isapc", "-cpu", "486", "-m", "1", "-nodefaults"]);
     command.args(["-display", "none", "-device", "isa-debug-exit,iobase=0xf4,iosize=1", "-bios"]);
     command.arg(firmware(folder)).args(["-d", "plugin", "-plugin"]).arg(plugin);
@@ -106,7 +105,7 @@ fn the_code_of_a_machine_is_read_with_its_accesses_and_registers() {
             ],
         );
         assert_eq!(number(&ran, "started"), 1, "{name}: {ran:?}");
-        // The machine waited for the timer.
+        // The code waited for the timer, so the CPU became idle and was resumed.
         for name in ["blocks", "idle", "resumed"] {
             assert!(number(&ran, name) > 0, "{name}: {ran:?}");
         }
@@ -166,7 +165,8 @@ fn the_code_of_a_program_is_read_with_api_1() {
     );
     assert_eq!(number(&ran, "started"), 3, "{ran:?}");
     assert!(number(&ran, "ended") >= 2, "{ran:?}");
-    // QEMU drops its code and translates anew when a second thread starts.
+    // When a second thread starts, QEMU drops the code that it has translated, and translates the program
+    // again.
     assert!(number(&ran, "flushed") > 0, "{ran:?}");
     let is_access = |line: &&str| line.contains(" of 0x");
     let accesses: Vec<&str> = ran.stderr.lines().filter(is_access).collect();
