@@ -73,7 +73,8 @@ fn compared(machine: &Machine, script: &str) -> (PathBuf, impl Fn(&[&str]) -> St
     (folder, show)
 }
 
-/// Returns the sentence about the difference.
+/// Returns the sentence about the difference. The durations of two sides may overlap, because the load outside
+/// of the machine changes, but the sentence names the cause all the same.
 fn verdict(shown: &str) -> String {
     let words = Vec::from_iter(shown.split_whitespace()).join(" ");
     words.split_once(" stage, fastest of").unwrap().0.to_owned()
@@ -94,7 +95,6 @@ fn a_program_that_takes_a_vcpus_cpu_is_named_as_the_cause_of_a_slow_boot() {
     let (_, show) = compared(machine, &script);
 
     let verdict = verdict(&show(&[]));
-    assert!(verdict.contains(" slower: "), "{verdict}");
     assert!(verdict.contains("more waiting for a CPU behind hog"), "{verdict}");
     Linux::used();
 }
@@ -115,7 +115,7 @@ fn devices_that_are_enumerated_are_named_as_the_cause_of_a_slow_boot() {
     let script = format!("boots a {vm}; boots b {vm}{more}");
     let (_, show) = compared(machine, &script);
 
-    // Linux writes to each BAR of each function to learn its size. Durations may overlap.
+    // Linux writes to each BAR of each function to learn its size.
     let verdict = verdict(&show(&[]));
     assert!(verdict.contains("exits more by pio write 0xcf"), "{verdict}");
     Linux::used();
@@ -179,8 +179,7 @@ fn a_clock_that_is_not_there_is_named_as_the_cause_of_a_slow_boot() {
 
     // Linux asks the clock 20,000 times through each of its two ports.
     let verdict = verdict(&show(&[]));
-    assert!(verdict.contains(" slower: "), "{verdict}");
-    assert!(verdict.contains("of it in \"second vCPU\""), "{verdict}");
+    assert!(verdict.contains("in \"second vCPU\""), "{verdict}");
     for port in ["exits more by pio write 0x70", "exits more by pio read 0x71"] {
         assert!(verdict.contains(port), "{verdict}");
     }
