@@ -1,4 +1,4 @@
-//! Golden files. They contain everything that commands print.
+//! Golden files with everything that commands print.
 
 use std::fmt::Write;
 use std::os::unix::fs::symlink;

@@ -216,7 +216,7 @@ impl Linux {
         qemu
     }
 
-    /// Finds a stock QEMU that is compiled for AArch64. It runs inside a machine of
+    /// Finds a stock QEMU that is compiled for AArch64. This QEMU runs inside a machine of
     /// [`Linux::find_aarch64_host`]. Returns QEMU's files with their paths in this machine; the program is
     /// /bin/qemu. Reports what is missing.
     #[track_caller]

@@ -1,6 +1,6 @@
-//! A machine with a real KVM, which QEMU emulates. A real KVM of the test machine itself would not be enough:
-//! it may be missing, it may not report its entries and exits, or it may be unable to run Linux. QEMU's TCG
-//! has AMD's extension for virtual machines.
+//! A machine with a real KVM, which QEMU emulates. The KVM of the test machine itself may be missing, may not
+//! report its entries and exits, or may be unable to run Linux. QEMU's TCG has AMD's extension for virtual
+//! machines.
 //!
 //! The machine sees the files of the test machine at the same paths, read only. So all programs of the tests
 //! run there.
@@ -37,9 +37,9 @@ const MODULES: [&str; 5] = ["kvm-amd", "virtio_pci", "9pnet_virtio", "9p", "vhos
 /// Maximum time of a script, and of the boot.
 const LIMIT: Duration = Duration::from_secs(60 * if FULL_SIZE { 30 } else { 10 });
 
-/// Script of the machine's first process. `/host` becomes the root of all scripts. It has the files of the
-/// test machine, and file systems of the emulated machine at the places to which scripts write. A script's
-/// path arrives at the second serial port, and the same port reports the script's end.
+/// Script of the machine's first process. `/host` becomes the root of all scripts. This root has the files of
+/// the test machine, and file systems of the emulated machine at the places to which scripts write. A
+/// script's path arrives at the second serial port, and the same port reports the script's end.
 const INIT: &str = "\
 #!/bin/busybox sh
 /bin/busybox --install -s /bin

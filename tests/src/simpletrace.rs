@@ -153,7 +153,7 @@ impl Counter {
         Some((Counter { reader, _all: all }, bytes))
     }
 
-    /// Returns the counts of a valid file. Its input must have been closed.
+    /// Returns the counts of a file, which must be valid. The caller has closed the reader's input.
     #[track_caller]
     pub fn counts(self) -> Counts {
         let out = self.reader.wait_with_output().unwrap();

@@ -10,8 +10,8 @@ const SOCKET: &str = "/dev/log";
 /// Message that ends the daemon. No message of syslog begins with these bytes.
 const END: &[u8] = b"end";
 
-/// Shell commands for [`inside`](crate::namespace::inside). They mount a `/dev` with room for the daemon's
-/// socket, and with the devices that programs need.
+/// Shell commands for [`inside`](crate::namespace::inside). The commands mount a `/dev` with room for the
+/// daemon's socket, and with the devices that programs need.
 pub const DEV: &str = "mount -t tmpfs none /mnt
     for file in null zero full random urandom kvm; do
         [ ! -e /dev/$file ] || { : > /mnt/$file && mount --bind /dev/$file /mnt/$file; }

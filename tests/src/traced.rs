@@ -45,7 +45,7 @@ pub fn argument() -> Option<String> {
     std::env::var(AS_PROGRAM).ok()
 }
 
-/// Number of words of an event's fields in [`four_threads`]. Each thread waits until the ring has room for
+/// Number of words of an event's fields in [`four_threads`]. Each thread waits until its ring has room for
 /// such events.
 const WORDS: u64 = 4;
 

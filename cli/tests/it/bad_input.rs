@@ -358,7 +358,7 @@ fn tscs_of_many_clients_and_clocks_take_bounded_memory() {
     });
 }
 
-/// Returns a zstd frame. It decompresses to 16 MiB: a page with an event, and zeros.
+/// Returns a zstd frame of a page with an event and of zeros, 16 MiB in all.
 fn bomb(page: &trace_dat::Page) -> Vec<u8> {
     const BLOCK: u32 = 128 << 10;
     let block = |kind: u32, size: u32, is_last: bool, content: &[u8]| {

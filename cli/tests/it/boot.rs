@@ -211,8 +211,8 @@ fn a_boot_that_cannot_be_recorded_says_why() {
     assert!(matches!(ran.code, Some(1 | 2)), "{ran:?}");
     let whys = ["true was not recorded", "has no boot: "];
     assert!(whys.iter().any(|why| ran.stderr.contains(why)), "{ran:?}");
-    // If the first command recorded a boot, its recording stays and blocks the second command. If it recorded
-    // nothing, it leaves no directory.
+    // If the first command recorded a boot, its recording stays and blocks the second command. If the first
+    // command recorded nothing, no directory is left.
     let again = boot().stderr;
     let is_recorded = ran.stderr.contains("has no boot: ");
     assert_eq!(again.contains("is not empty"), is_recorded, "{again}");

@@ -207,7 +207,7 @@ fn a_wait_for_a_cpu_is_named_with_who_had_it_and_acquits_nothing() {
 }
 
 /// Returns a run of a guest's threads that both kernels recorded. `stolen` is the time in which a host thread
-/// had the CPU, and `behind` the time in which a guest thread had it.
+/// had the CPU, and `behind` is the time in which another thread of the guest had the guest's CPU.
 fn made_guest_thread(number: u32, [stolen, behind]: [f64; 2]) -> Run {
     let of = |part: Part, more: f64, wait: &str| {
         let mut parts_ns = [0.0; PARTS];

@@ -47,7 +47,7 @@ pub fn check(session: &Path, stat: &Value, runs: u64, events: u64, points: u64) 
 }
 
 /// Asserts that in each run of the program, each thread's events and points are numbered in order from 0 on.
-/// The last run must have all of them.
+/// The last run must have all events and points.
 #[track_caller]
 pub fn check_numbers(session: &Path, events: u64, points: u64) {
     let mut next: BTreeMap<(u64, String), u64> = BTreeMap::new();

@@ -70,7 +70,7 @@ fn the_demos_time_is_divided_by_the_exits_of_aarch64() {
     assert!(entries == exits && exits >= 1_000, "{entries} entries, {exits} exits");
 
     // If the kernel's clock were converted wrongly to the counter, times of the kernel's events would
-    // contradict the reference points. `info` would then count them as left out.
+    // contradict the reference points. `info` would then count those times as left out.
     let info = &info["sessions"][0];
     assert_eq!(info["kernel_limits"], json!({ "used": 2_000, "left_out": 0 }), "{info}");
     let batch = &regions["regions"][0];

@@ -819,7 +819,7 @@ fn a_recording_on_a_full_disk_is_completed_when_there_is_room() {
     assert!(!out.join(".kernel").exists(), "{report:?}");
     // These counts include the events that were in the buffers while the disk was full. The output of
     // `report` also says that `report` has completed the recording, unless the start of another recording has
-    // completed it first.
+    // already done so.
     let (events, lost) = kernel_counts(&out);
     assert!(events + lost >= CALLS, "{events} {lost} {report:?}");
     let Some(read) = trace_cmd::contents(&out.join("kernel.dat")) else { return };

@@ -38,8 +38,8 @@ impl Drop for Killed {
     }
 }
 
-/// Folder with one test's notes of instances. Other tests look in other folders, so they do not complete the
-/// recordings that this test leaves.
+/// Folder with one test's notes of instances. Other tests look in other folders, so no other test completes
+/// the recordings that this test leaves.
 struct Notes(tempfile::TempDir);
 
 impl Notes {
@@ -115,8 +115,7 @@ impl Drop for Notes {
     }
 }
 
-/// Makes an instance with the name that a recorder would have given it, and with the number of an ended
-/// process.
+/// Makes an instance whose name has the number of an ended process, as a recorder names its instances.
 fn instance_of_an_ended_process(own: &Instance) -> PathBuf {
     let mut ended = Command::new("true").spawn().unwrap();
     ended.wait().unwrap();

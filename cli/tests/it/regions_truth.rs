@@ -246,7 +246,7 @@ fn spend_natively(file: &Path) {
     std::fs::write(file, text).unwrap();
 }
 
-/// Place where regions ran. It decides which parts of their time are known.
+/// Place where regions ran. The place decides which parts of the regions' time are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Of {
     Guest,
@@ -257,7 +257,7 @@ enum Of {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Duration,
-    /// Time in the guest or the program, in the kernel when it works for them, and in the VMM.
+    /// Time in the guest or the program, in the kernel on their behalf, and in the VMM.
     OnCpu,
     Vmm,
     Runnable,
@@ -293,7 +293,7 @@ impl Truth {
     }
 
     /// Returns how a region's time was spent. The counter and the trace include the time that a hypervisor
-    /// took from the CPU. A thread's own time does not include it.
+    /// took from the CPU. A thread's own time excludes the hypervisor's time.
     fn spent(&self, sample: &Sample) -> Spent {
         let between = |[from, to]: [Reading; 2]| {
             let waited = to.waited - from.waited;
@@ -413,8 +413,8 @@ impl Truth {
 /// Time of regions by name and id, as `regions --samples` shows it.
 type Measured = BTreeMap<(String, u64), Spent>;
 
-/// Compares regions `computed` with the times that the guest itself measured: how long the guest ran, and how
-/// long it was away. Returns whether both agree.
+/// Compares regions `computed` with the times that the guest itself measured: its own running time, and its
+/// time away from the CPU. Returns whether both agree.
 fn guests_readings_agree(truth: &Truth, results: &[u64], measured: &Measured) -> bool {
     let own = measured.iter().filter(|((name, _), _)| name == COMPUTED);
     let sums = own.fold((0, 0), |(on_cpu, runnable), (_, spent)| {

@@ -1,5 +1,5 @@
-//! `hypertrace record` with programs that break the rules. Such a program harms only its own events. It harms
-//! neither the events of other programs nor the host, and the whole session stays readable.
+//! `hypertrace record` with programs that break the rules. Such a program harms only its own events. The host
+//! and the events of other programs stay unharmed, and the whole session stays readable.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -41,9 +41,9 @@ fn count(session: &Path, event: &str) -> u64 {
     HYPERTRACE.report(session).iter().filter(|line| line.event == event).count() as u64
 }
 
-/// Writes numbers that are likely to be wrong to random places of the segment. It spares the part of
-/// `client`, and the enable mask, because all clients share the mask. `begin`: offset of the first byte that
-/// may be written.
+/// Writes numbers that are likely to be wrong to random places of the segment. Spares the part of `client`,
+/// and the enable mask, because all clients share the mask. `begin`: offset of the first byte that may be
+/// written.
 fn corrupt(client: u32, begin: u64, done: &AtomicBool) {
     let path = std::env::var_os("HYPERTRACE_SEGMENT").unwrap();
     let segment = File::options().read(true).write(true).open(path).unwrap();

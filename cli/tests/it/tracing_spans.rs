@@ -129,8 +129,8 @@ fn a_span_is_a_region_with_typed_fields() {
 
     let events = events(dir.path());
 
-    // The first span of a call site has a `poll_end` when it is left, because the program may enter the span
-    // again.
+    // When the program leaves the first span of a call site, the session gets a `poll_end`, because the
+    // program may enter the span again.
     let expected = ["http_request_begin", "poll_end", "http_request_record", "http_request_end"];
     assert_eq!(names(&events), expected);
     let id = events[0].fields["id"].clone();

@@ -30,7 +30,7 @@ fn chip(has_doorbells: bool, sink: Arc<Recorder>, waker: impl DrainWaker + 'stat
     Chip::new(Memory::anonymous(geometry()).unwrap(), &config, sink, waker)
 }
 
-/// Makes passes until the loop may rest. Returns the time until then.
+/// Makes passes until the loop may rest. Returns the time that the loop needed.
 fn rest(chip: &Chip) -> Duration {
     let begin = Instant::now();
     while chip.drain(&POLICY, false).is_some() {

@@ -146,8 +146,8 @@ fn a_client_with_little_to_take_does_not_wait_for_all_others() {
     let longest = sink.longest.swap(0, Relaxed);
     assert!(longest > 0);
     run(&chip, &sink, 10_000_000);
-    // The honest client waits for two rounds, and for the long step at the end of each round. It does not
-    // wait for a long step of each other client.
+    // The honest client waits for two rounds, and for the long step at the end of each round. The honest
+    // client does not wait for a long step of each other client.
     let longest = sink.longest.load(Relaxed);
     assert!(longest <= 2 * (16 * SHARE + 12_000), "{longest} ticks");
 }

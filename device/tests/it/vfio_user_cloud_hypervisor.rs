@@ -79,8 +79,8 @@ const FIND: &[Exchange] = &[
     ),
 ];
 
-/// `VfioCommon::new` loads the status, and the status says that there is no list of capabilities. Then it
-/// asks for INTx, and the device has no INTx.
+/// `VfioCommon::new` loads the status, and the status says that there is no list of capabilities. Then `new`
+/// asks for INTx, which the device does not have.
 const INTERRUPTS: &[Exchange] = &[
     (9, "0600000000000000 07000000 02000000", "0600000000000000 07000000 02000000 0000"),
     (7, "10000000 00000000 00000000 00000000", "10000000 00000000 00000000 00000000"),

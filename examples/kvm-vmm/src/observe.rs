@@ -52,9 +52,9 @@ pub enum VmmEvent {
 /// block.
 pub type Observer = Arc<dyn Fn(VmmEvent) + Send + Sync>;
 
-/// Returns an observer that traces the VMM into the session of the guest's events. It records the declared
-/// events `vcpu_run`, `vcpu_exit`, `bar_mapped` and `bar_unmapped`, on the calling thread and on the vCPUs'
-/// threads.
+/// Returns an observer that traces the VMM into the session of the guest's events. The observer records the
+/// declared events `vcpu_run`, `vcpu_exit`, `bar_mapped` and `bar_unmapped`, on the calling thread and on the
+/// vCPUs' threads.
 pub fn record_in(session: Session) -> Observer {
     session.attach("vmm");
     Arc::new(move |event| match event {

@@ -69,8 +69,8 @@ pub fn schemas() -> Schemas {
     schemas
 }
 
-/// Returns whether the documented path `known` covers `path`. In `known`, `*` is any name. If `known` has the
-/// type `any`, it also covers all longer paths that begin with it.
+/// Returns whether the documented path `known` covers `path`. In `known`, `*` is any name. A `known` of the
+/// type `any` also covers all longer paths with this beginning.
 pub fn fits(known: &str, types: &BTreeSet<String>, path: &str) -> bool {
     let (mut known, mut path) = (known.split('.'), path.split('.'));
     loop {

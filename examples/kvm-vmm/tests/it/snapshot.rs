@@ -41,8 +41,8 @@ fn a_guest_that_was_saved_is_restored_by_another_process() {
     let restored = events(&kvm_vmm(dir.path(), &["--restore", after, "second"]));
 
     // A guest that runs without a pause makes 100,000 events and 1,000 points on each vCPU, and causes events
-    // of the VMM. Both sessions together must have as many. Each session also has a few events of its own,
-    // such as leases.
+    // of the VMM. Both sessions together must have as many events and points. Each session also has a few
+    // events of its own, such as leases.
     assert!((206_017..206_100).contains(&(before + restored)), "{before} {restored}");
 }
 

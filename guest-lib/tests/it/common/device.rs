@@ -165,8 +165,8 @@ pub fn is_mapped(path: &Path) -> bool {
 /// Value that the library never stores to a register.
 const MARK: u64 = 0x6d61_726b;
 
-/// A host that takes records. It shows new tokens a little later than the guest stores them, as over a
-/// transport with posted writes.
+/// A host that takes records. The host shows a new token a little later than the guest stores the token, as
+/// over a transport with posted writes.
 pub struct FakeHost {
     pub host: Host,
     pub registers: &'static [AtomicU64],

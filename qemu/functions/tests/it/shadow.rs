@@ -271,7 +271,7 @@ fn a_function_that_moves_its_return_address_ends_with_it() {
     let call = Call { at: 1, slot: KERNEL - 8, return_address: 0x1005, target: Some(0xa) };
     track.call_by(call);
     track.does("call 208 b, ret 208");
-    // error_entry moves its return address down the stack, because it saves all registers at the old place.
+    // error_entry moves its return address down the stack, because its registers are saved at the old place.
     track.ret_by(Return { at: 0xa, slot: Some(KERNEL - 128), value: Some(0x1005) });
 
     assert_eq!(track.close(), ["+a@10", " +b@20", " -b@30", "-a@40"]);
