@@ -199,7 +199,8 @@ impl Read {
 
 impl Recorded {
     fn check(&self, dir: &Path, setup: &Setup, options: &Options) {
-        self.files.iter().for_each(|file| file.check(self.summary.filtered, options.relays));
+        let Summary { filtered, lost, .. } = self.summary;
+        self.files.iter().for_each(|file| file.check(filtered, lost, options.relays));
         let dir = dir.join("s");
         let entries = std::fs::read_dir(&dir).expect("its directory").count();
         match options.output {
