@@ -16,7 +16,7 @@ use hypertrace_abi::layout::{
 use hypertrace_abi::ring::ClientMemory;
 use hypertrace_abi::zerocopy::IntoBytes;
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, Mode, OFlags, fallocate, fstat, openat, statat, unlinkat,
+    AtFlags, CWD, FallocateFlags, Mode, OFlags, fallocate, fstat, linkat, openat, statat, unlinkat,
 };
 use rustix::process::geteuid;
 use std::ffi::OsString;
@@ -134,15 +134,30 @@ struct Entry {
 }
 
 impl Entry {
+    /// Creates a file for this path. The file gets its name by [`Entry::link`], unless the file system has no
+    /// files without a name.
     fn create(path: &Path) -> io::Result<(Entry, File)> {
         let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?.to_owned();
         let above = path.parent().filter(|above| !above.as_os_str().is_empty());
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = openat(CWD, above.unwrap_or(Path::new(".")), flags, Mode::empty())?;
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = openat(&directory, &name, flags, Mode::RUSR | Mode::WUSR)?;
+        if statat(&directory, &name, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let (flags, mode) = (OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
+        let named = || openat(&directory, &name, flags | OFlags::CREATE | OFlags::EXCL, mode);
+        let file = openat(&directory, ".", flags | OFlags::TMPFILE, mode).or_else(|_| named())?;
         let stat = fstat(&file)?;
         Ok((Entry { directory, name, inode: (stat.st_dev, stat.st_ino) }, file.into()))
+    }
+
+    /// Gives the file its name, if the file has none. If another file has the name, the call fails.
+    fn link(&self, file: &File) -> io::Result<()> {
+        if fstat(file)?.st_nlink == 0 {
+            let file = format!("/proc/self/fd/{}", file.as_raw_fd());
+            linkat(CWD, file, &self.directory, &self.name, AtFlags::SYMLINK_FOLLOW)?;
+        }
+        Ok(())
     }
 
     /// Removes the file, unless the name now belongs to another file.
@@ -198,17 +213,20 @@ impl Segment {
         facts: &HostInfo,
     ) -> Result<Segment, SegmentError> {
         geometry.check()?;
-        let (entry, file) = Entry::create(path).map_err(|source| match source.kind() {
+        let refused = |source: io::Error| match source.kind() {
             io::ErrorKind::AlreadyExists => exists(path),
             _ => failed("create", path)(source),
-        })?;
+        };
+        let (entry, file) = Entry::create(path).map_err(refused)?;
         let made = reserve(&file, size, geometry)
             .map_err(|source| SegmentError::Reserve {
                 path: path.to_owned(),
                 bytes: used(geometry),
                 source,
             })
-            .and_then(|()| Segment::begin(file, Some(path.to_owned()), geometry, facts));
+            .and_then(|()| Segment::begin(file, Some(path.to_owned()), geometry, facts))
+            // A program that finds the file can use the file at once.
+            .and_then(|segment| entry.link(&segment.file).map(|()| segment).map_err(refused));
         match made {
             Ok(segment) => Ok(Segment { entry: Some(entry), ..segment }),
             Err(why) => {
@@ -565,6 +583,23 @@ mod tests {
         // No process has this number.
         let descriptor = segment.file.as_raw_fd();
         Segment::open(Path::new(&format!("/proc/{}/fd/{descriptor}", u32::MAX))).unwrap();
+    }
+
+    #[test]
+    fn a_program_that_finds_the_file_can_use_it_at_once() {
+        // tmpfs has files without a name.
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        for number in 0..20 {
+            let path = dir.path().join(number.to_string());
+            let geometry = Geometry { clients: 16, ..Geometry::default() };
+            std::thread::scope(|scope| {
+                let made =
+                    scope.spawn(|| Segment::create(&path, None, &geometry, &HostInfo::default()));
+                while !path.exists() && !made.is_finished() {}
+                Segment::open(&path).unwrap();
+                made.join().unwrap().unwrap().remove();
+            });
+        }
     }
 
     #[test]
