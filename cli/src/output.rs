@@ -108,7 +108,8 @@ pub fn say(message: impl Display) {
 pub struct Faults(Option<anyhow::Error>);
 
 impl Faults {
-    /// Prints warnings, but keeps the last damage for the end.
+    /// Prints warnings. A warning about damaged input goes to [`add`](Faults::add), which keeps the last
+    /// damage for the end of the command.
     pub fn say(&mut self, warnings: impl IntoIterator<Item = Warning>) {
         for warning in warnings {
             match warning.is_bad_input() {

@@ -35,7 +35,7 @@ const NOWHERE: u64 = u64::MAX;
 pub struct BarChange {
     /// The region.
     pub region: Region,
-    /// Guest-physical address before, if the BAR was decoded.
+    /// Guest-physical address before the change, if the BAR was decoded then.
     pub from: Option<u64>,
     /// Guest-physical address now, if the BAR is decoded. The guest may have chosen an address over RAM, over
     /// another device, or where nothing can be mapped.

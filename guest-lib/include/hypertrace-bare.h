@@ -163,8 +163,8 @@ struct hypertrace_bare_device {
     uint64_t *data;
     unsigned char *control;
     uint64_t *rings;
-    /* Whether stores need fences, because the rings are not mapped write-back. True unless the caller clears
-       this member. */
+    /* Whether stores need fences, because the rings are not mapped write-back. The value is true, unless
+       the caller sets the value to false. */
     bool is_fenced;
     bool overwrites;
     uint64_t features;

@@ -281,7 +281,7 @@ impl<'t> Parser<'t> {
 
     fn filter(mut self) -> Result<Filter, FilterError> {
         loop {
-            // The parser is before an operand.
+            // The parser expects an operand here.
             loop {
                 self.skip_blanks();
                 if self.take("(") {
@@ -294,7 +294,7 @@ impl<'t> Parser<'t> {
             }
             let comparison = self.comparison()?;
             self.steps.push(Step::Compare(comparison));
-            // The parser is after an operand.
+            // The parser has read an operand.
             loop {
                 self.skip_blanks();
                 let begin = self.at;

@@ -242,7 +242,8 @@ impl Simple {
         schema: &impl Fn(u32) -> Option<&'t str>,
     ) {
         // The class of a point never has a reserved id. A relay may flag a record as a point although the
-        // record fits no class. Such a record has the id of untyped records, and is no point in this file.
+        // record fits no class. Such a record has the id of untyped records, and this file does not show the
+        // record as a point.
         let point = header.flags & Flags::REFERENCE_POINT.bits() != 0 && header.id >= id::FIRST;
         // The file has only points that were made while `guest_hypertrace` was on.
         let declared = header.flags & Flags::GUEST_HYPERTRACE.bits() != 0;

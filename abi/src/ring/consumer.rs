@@ -295,9 +295,9 @@ impl<'a> Consumer<'a> {
                 RingMode::Overwrite => {
                     let stage = &mut stage[..len as usize];
                     Payload::Ring(words).copy_to(stage);
-                    // ORDERING: pairs with the Release fence in the producer's `find_room`: if a word that
-                    // was copied above belongs to a later block, the head loaded below is at most one block
-                    // before this later block.
+                    // ORDERING: pairs with the Release fence in the producer's `find_room`. The copy may
+                    // contain a word of a block that the producer opened during the copy. The head that is
+                    // loaded below is then at most one block before the opened block.
                     fence(Ordering::Acquire);
                     let now = memory.guest[guest_page::HEAD].load(Relaxed);
                     if is_ahead(oldest(&memory, now), cursor.position) {

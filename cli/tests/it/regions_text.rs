@@ -1,4 +1,5 @@
-//! `hypertrace regions` for made sessions: the text for groups, errors and times.
+//! The text that `hypertrace regions` prints for groups, errors and times. The tests write the sessions
+//! themselves.
 
 use hypertrace_test_support::cpus::{ASLEEP, Cpus, HARD, READY};
 use hypertrace_test_support::trace_dat::Counted;

@@ -557,7 +557,7 @@ fn a_program_that_records_nothing_is_one_that_traces() {
     assert!(said.ends_with(", none lost\n"), "{said}");
 }
 
-/// Returns one stderr on a full device, and one stderr without a reader.
+/// Returns two files for stderr: a device that is full, and a pipe without a reader.
 fn useless() -> [Stdio; 2] {
     let full = fs::File::options().write(true).open("/dev/full").unwrap();
     let (_, closed) = std::io::pipe().unwrap();

@@ -41,9 +41,9 @@ fn count(session: &Path, event: &str) -> u64 {
     HYPERTRACE.report(session).iter().filter(|line| line.event == event).count() as u64
 }
 
-/// Writes numbers that are likely to be wrong to random places of the segment. Spares the part of `client`,
-/// and the enable mask, because all clients share the mask. `begin`: offset of the first byte that may be
-/// written.
+/// Overwrites random places of the segment with numbers that are likely to be wrong. Spares the part of
+/// `client`, and the enable mask, because all clients share the mask. `begin`: offset of the first byte that
+/// may be written.
 fn corrupt(client: u32, begin: u64, done: &AtomicBool) {
     let path = std::env::var_os("HYPERTRACE_SEGMENT").unwrap();
     let segment = File::options().read(true).write(true).open(path).unwrap();

@@ -83,7 +83,8 @@ impl DevicePio for ConfigPorts {
         } else if offset >= CONFIG_DATA
             && let Some(target) = self.target(offset)
         {
-            // The bus has the whole range of the bridge, so it moves no BARs.
+            // The bus maps the whole range of the bridge, so the bus need not know where the guest moves a
+            // BAR.
             self.function.config_write(target, data);
         }
     }

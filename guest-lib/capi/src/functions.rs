@@ -34,7 +34,8 @@ pub extern "C" fn hypertrace_function_exit(function: *const c_void) {
 }
 
 // The work is in separate functions, so that an event that is off saves no registers. The
-// functions use C's calling convention, so that the compiler jumps to them.
+// functions use C's calling convention, so that the compiler can turn calls of the functions into
+// jumps.
 
 #[inline(never)]
 extern "C" fn entered(function: *const c_void) {

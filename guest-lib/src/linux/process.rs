@@ -66,7 +66,7 @@ struct ForkGuard {
 #[repr(align(128))]
 struct State(ProducerState);
 
-// SAFETY: the thread that has the slot's cell uses the state as a producer's. Other threads only call
+// SAFETY: the thread that has the slot's cell is the producer that uses this state. Other threads only call
 // `revoke` and functions that read, as a producer allows. All fields are atomic.
 unsafe impl Sync for State {}
 

@@ -147,7 +147,7 @@ fn two_texts_with_one_hash_make_untyped_events_rather_than_wrong_ones() {
         ring.publish();
         host.chip.drain_all();
         ring.schema(id, string.as_bytes());
-        // The payload has the form of the second text's argument.
+        // The payload is a value of the type that the second text gives the field.
         ring.record(ticks(), id, 1, 0, &[0]);
         ring.publish();
     });

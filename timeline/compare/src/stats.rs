@@ -57,8 +57,8 @@ pub fn welch(a: &[f64], b: &[f64], confidence: f64) -> Option<Difference> {
 }
 
 /// Returns the smallest difference of means that a two-sided test at `level` finds with a probability of
-/// `power`. The tested runs are as many as these runs and scatter as much. With a level of 0.01 and a power
-/// of 0.8, four of five comparisons find the difference at 1 %.
+/// `power`. The test has as many runs on each side as `a` and `b`, with the same standard deviations. With a
+/// level of 0.01 and a power of 0.8, four of five comparisons find the difference at 1 %.
 ///
 /// The smallest difference is (t(1 - level/2) + t(power)) times the standard error by Welch, and 0 if all
 /// values of each side are equal. Returns `None` in the cases in which [`welch`] returns `None`, and if

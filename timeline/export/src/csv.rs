@@ -31,9 +31,9 @@ const MAX_NAMES: usize = 1 << 14;
 const COLUMNS: &str = "t_ns,ts_ns,bound_ns,client,pid,tid,cpu,thread,source,event,function,\
                        reference_cpu,reference_seq,reference_guest_time,lost,why,ticks";
 
-/// Writes a header, and a row for each event and each loss. Each field of an event whose name is wanted has a
-/// column, called `field_` and the field's name. The columns stand in the order of these names. A field of a
-/// kernel's event has a column only if the event occurs. Returns the number of rows, and the faults of the
+/// Writes a header, and a row for each event and each loss. Each field of a wanted event has a column. The
+/// column's name is `field_` and the field's name. The columns stand in the order of these names. A field of
+/// a kernel's event has a column only if the event occurs. Returns the number of rows, and the faults of the
 /// inputs.
 ///
 /// # Errors

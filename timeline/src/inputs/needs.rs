@@ -93,7 +93,7 @@ impl Needs {
         self.from_ns
     }
 
-    /// Returns the classes of a session that nobody needs, by id.
+    /// Returns for each id of a class in this session whether nobody needs the events of the class.
     pub(crate) fn unneeded(&self, session: usize) -> &[bool] {
         self.unneeded.get(session).map_or(&[], |unneeded| unneeded)
     }

@@ -12,8 +12,9 @@
 //!
 //! While a thread is on a CPU, the thread is in a *mode*. Every mark that ends a mode proves the mode, even
 //! across a time in which the thread was switched out: the switches and the wake-up prove what the thread did
-//! in that time. Until the mark that ends the mode, the intervals of the mode wait. Callers take proven
-//! intervals in order of time, and proven intervals do not change any more: see [`Account::take_proven`].
+//! in that time. The account keeps the intervals of a mode back until a mark ends the mode. Callers take
+//! proven intervals in order of time, and proven intervals do not change any more: see
+//! [`Account::take_proven`].
 //!
 //! | mark | ends | begins |
 //! |---|---|---|

@@ -410,8 +410,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Processes the intervals of a thread that are proven now. Divides the regions that ended before the end
-    /// of these intervals.
+    /// Processes the intervals of a thread that the thread's events have proven by now. Then divides the
+    /// regions that ended before the end of these intervals.
     fn release(&mut self, session: usize, at: usize) {
         let Host { vcpus, threads, modes, .. } = &mut self.hosts[session];
         let thread = &mut threads[at];

@@ -7,7 +7,8 @@ use super::followed::{TIDS, Tids};
 
 /// Index of a thread, from 0, among all threads that had the same number.
 pub(super) type Life = u16;
-/// Life of a thread if nothing says which of the threads with the same number is meant.
+/// Stands for the life of an unknown thread: several threads had the same number, and nothing says which of
+/// these threads is meant.
 pub(super) const UNKNOWN: Life = Life::MAX;
 
 /// The life that each thread number of a machine has now. The first thread that the recording shows with a

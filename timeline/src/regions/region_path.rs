@@ -110,7 +110,8 @@ impl Path {
         loop {
             self.unplaced.divide(Waiter::Path(index), vcpus, divided);
             for (interval, _) in divided.drain(..) {
-                // If the path divides the region's time, the path does not go on to threads of the host.
+                // If `waits` is set, the region's parts are the parts of the guest's threads on this path.
+                // Such a path does not go on to threads of the host.
                 if self.waits.is_some() {
                     self.add(self.thread, &interval);
                 } else {

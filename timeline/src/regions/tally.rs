@@ -142,7 +142,7 @@ impl Tally {
         !self.ended.is_empty()
     }
 
-    /// Adds intervals that follow one another. An interval comes with the reason of an exit if the exit
+    /// Adds consecutive intervals to the sums. An interval comes with the reason of an exit if the exit
     /// begins with the interval.
     pub fn pass_each(&mut self, intervals: &[(Interval, Option<Reason>)]) {
         let Some((last, _)) = intervals.last() else { return };

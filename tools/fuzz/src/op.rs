@@ -64,8 +64,8 @@ pub enum Op {
     Publish,
     /// Moves the head without a record.
     Jump(u64),
-    /// Writes a text to the schema log. The second field, if there is one, replaces the right id, and the
-    /// third field replaces the right length.
+    /// Writes a text to the schema log. The second field, if there is one, replaces the correct id, and the
+    /// third field replaces the correct length.
     Schema(Vec<u8>, Option<u32>, Option<u32>),
     /// Writes the slot, and then stores to EMIT. The fields are the slot's seq, the value for EMIT, the id,
     /// the length in the header, the guest time, and the payload.

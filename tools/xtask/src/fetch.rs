@@ -196,7 +196,7 @@ impl Apt {
         Ok(fs::write(stamp, sources)?)
     }
 
-    /// Returns the sources of some tools, each suite once.
+    /// Returns apt's sources for these tools. A suite that several tools need appears only once.
     fn sources(&self, architecture: &str, tools: &[&Tool]) -> String {
         let suites: BTreeSet<_> = tools.iter().flat_map(|tool| tool.suites()).collect();
         let architectures = Vec::from_iter(BTreeSet::from([&*self.native, architecture]));

@@ -18,11 +18,11 @@ use std::ops::Range;
 
 /// Size of a page's header, before the data, in bytes.
 pub const HEADER: usize = 16;
-/// Flag of the length: events were overwritten before this page. The kernel adds this flag as a negative
-/// `int`, and thereby also sets all bits above the flag.
+/// Flag in the word that holds the page's length: events were overwritten before this page. The kernel adds
+/// this flag as a negative `int`, and thereby also sets all bits above the flag.
 pub const MISSED: u64 = 1 << 31;
 const ABOVE: u64 = u64::MAX << 32;
-/// Flag of the length: a u64 after the data holds the number of the overwritten events.
+/// Flag in the same word: a u64 after the data holds the number of the overwritten events.
 pub const MISSED_STORED: u64 = 1 << 30;
 /// Mask of the length without flags.
 const LENGTH: u64 = (1 << 27) - 1;

@@ -14,10 +14,11 @@
 //! # }
 //! ```
 //!
-//! A [`Recording`] of root uses a private instance of the kernel's trace (tracefs). The instance records
-//! events of the threads of given processes, and stamps them with the counter that stamps the session's own
-//! events. A recording of another user has the scheduling of this user's threads, by perf_event_open(2). Both
-//! kinds of recording make `kernel.dat` in the session's directory, which trace-cmd(1) and KernelShark read.
+//! A [`Recording`] that root starts uses a private instance of the kernel's trace (tracefs). The instance
+//! records events of the threads of given processes, and stamps them with the counter that stamps the
+//! session's own events. If another user starts a recording, the recording uses perf_event_open(2), and has
+//! only the scheduling of that user's own threads. Both kinds of recording make `kernel.dat` in the session's
+//! directory, which trace-cmd(1) and KernelShark read.
 //!
 //! The data survive a kill of the recording process at any instant. [`recover`] completes the recording that
 //! a killed process left in a directory. [`sweep`] completes the recordings of all killed processes, and

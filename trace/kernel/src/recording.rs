@@ -52,7 +52,8 @@ pub struct Config {
     /// True to leave out the second buffer of the file, `cpus`. This buffer has events of all threads of the
     /// machine. The events tell which thread each CPU has, and what woke the thread. So the buffer has the
     /// names of other processes, too. A recording without this buffer does not show which thread delayed
-    /// another thread. If `pids` and `events` are empty, the first buffer has these events.
+    /// another thread. If `pids` is empty, the file never has a second buffer. The first buffer then has the
+    /// events of `cpus`, if `own_only` is false and the default events are recorded.
     pub own_only: bool,
     /// True to move pages to the disk before they are full, so that [`copy`](crate::copy) has events that are
     /// at most some 100 ms old. The file gets larger.

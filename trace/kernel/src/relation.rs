@@ -42,9 +42,9 @@ pub struct GuestRecording<'a> {
     pub corrections: Vec<(u64, i64)>,
 }
 
-/// Adds options to finished files, so that trace-cmd(1) shows the events of all these files in one order.
-/// This crate must have made the files. The host's file gets one option GUEST for each guest. Each guest's
-/// file gets a TRACEID, the relation to the host's clock (TIME_SHIFT), and TSC2NSEC.
+/// Adds options to finished files, so that trace-cmd(1) shows the events of all these files in one order. All
+/// files must come from this crate. The host's file gets one option GUEST for each guest. Each guest's file
+/// gets a TRACEID, the relation to the host's clock (TIME_SHIFT), and TSC2NSEC.
 ///
 /// # Errors
 /// If one of the files was not made by this crate, or cannot be written. All files remain readable, even the

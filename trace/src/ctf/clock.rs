@@ -760,9 +760,9 @@ mod tests {
         let mut clock = guest(&host, 100_000_000_000, 11_000_000_000);
         let at_first = clock.offset_ns(&host);
         let ms = 1_000_000_i64;
-        // Each case adds a pair of times from a source, from a plain event or from a reference point.
-        // Compared with the first pair, the host saw the guest's time later by `later` ms. Then the clock
-        // must have moved by `expected` ms.
+        // Each case adds a pair of a guest's time and a host's time from a source, by a plain event or by a
+        // reference point. The pair's host time is `later` ms after the host time that follows from the first
+        // pair. Then the clock must have moved by `expected` ms.
         for (source, is_point, later, expected) in [
             (0, false, 500, 500),
             (0, false, -100, -100),

@@ -4,8 +4,8 @@
 //! ids and correct lengths. So the drain looks up each id only among the texts of the client that sent the
 //! id. The drain itself has computed the hashes of these texts. Each text gets one dense id for the whole
 //! session, and a second dense id for the reference points with this text. All tables are bounded, because
-//! guests fill the tables: a class or a declaration draws the bytes of its description on disk from a
-//! [`Budget`]. New classes and declarations are appended to the files before the next packet.
+//! guests fill the tables. A [`Budget`] limits how many bytes the descriptions of classes and declarations
+//! take on disk. New classes and declarations are appended to the files before the next packet.
 
 use super::budget::{Account, Budget};
 use super::wanted::Wanted;

@@ -20,10 +20,11 @@ const POINTS: u64 = 2_000;
 /// the program is in its middle.
 const SOME: u64 = 40_000;
 
-/// For each lease and thread, the numbers of events that were recorded without a gap.
+/// For each lease and thread, ranges of the numbers `n` of the recorded events. Between two ranges, events
+/// are missing.
 type Stretches = BTreeMap<(String, u64, u64), Vec<Range<u64>>>;
 
-/// Returns the numbers of the program's recorded events.
+/// Returns which of the program's events `step` were recorded.
 #[track_caller]
 fn stretches(session: &Path) -> Stretches {
     let mut tokens: BTreeMap<String, u64> = BTreeMap::new();

@@ -17,8 +17,8 @@ const POINTS: u64 = 20;
 /// Boots a guest with these kernel parameters, and runs these commands first. Asserts that a program, the
 /// module and `forward` choose the same clock: the module prints `counter`, the program prints `program_has`,
 /// and the session states `kind` and `reason`. Asserts also that each event of the program lies between two
-/// switches of the program's thread, both by the switches that `forward` recorded and by the switches that
-/// the module recorded.
+/// switches of the program's thread. The switches that `forward` recorded must show this, and the switches
+/// that the module recorded must show this, too.
 #[track_caller]
 fn check(
     parameters: &str,

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Returns the span of a caller, whose id ends with this digit.
+/// Returns a caller's span. The last digit of the span's id is `digit`.
 pub fn trace_parent(digit: u8) -> Option<TraceParent> {
     let text = format!("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b{digit}-01");
     Some(text.parse().unwrap())

@@ -1,4 +1,4 @@
-//! The lines for made sessions.
+//! The lines that the example prints for sessions that the tests write.
 
 use hypertrace_test_support::made::{Made, Packet};
 use hypertrace_test_support::vcpu::{self, Vcpu};

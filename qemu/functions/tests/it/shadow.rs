@@ -308,7 +308,8 @@ fn without_slots_of_returns_the_next_call_corrects() {
     let mut track = Track::new(Settings::default());
     let back = Return { at: 0x98, slot: None, value: None };
     track.does("call 8 a, call 24 b, call 40 c");
-    // longjmp jumps into a by a return instruction, and this return ends c.
+    // longjmp goes from `c` back into `a` by a return instruction. The track takes this return for the return
+    // of `c`, because the return has no slot.
     track.ret_by(back);
     track.call(KERNEL - 24, 0xd);
     track.ret_by(back);
