@@ -54,9 +54,9 @@ pub fn text(
     while let Some((id, client, map)) = all.next() {
         let has_others = maps.iter().any(|(other, client, _)| other == id && client.is_some());
         let whose = match client {
-            Some(client) => format!("client {client} alone: its clock differs from the others"),
-            None if has_others => "the clients that agree".into(),
-            None => "all clients".into(),
+            Some(client) => format!("guest/{client} alone: its clock differs from the others"),
+            None if has_others => "the sources that agree".into(),
+            None => "all sources".into(),
         };
         clock(out, session, maps, (id, client, map), &whose)?;
         if all.peek().is_none_or(|(next, ..)| *next != id) {
@@ -65,10 +65,10 @@ pub fn text(
     }
     for info::WithoutPoints { clock: id, clients, has_bound } in info.without_points.iter().copied()
     {
-        let clients = counted(clients as u64, "client");
+        let clients = counted(clients as u64, "source");
         let error = match has_bound {
-            true => "their error is as above if the other clients' points are true",
-            false => "their error is unknown, because the other clients' points disagree",
+            true => "their error is as above if the other sources' points are true",
+            false => "their error is unknown, because the other sources' points disagree",
         };
         writeln!(out, "  clock {id}: {clients} without reference points;\n    {error}")?;
     }
@@ -79,7 +79,7 @@ pub fn text(
         let unusable = grouped(info.unusable_reference_points);
         writeln!(
             out,
-            "  {unusable} reference points have an impossible client or guest time: left out"
+            "  {unusable} reference points have an impossible source or guest time: left out"
         )?;
     }
     if let Some(why) = &info.kernel_error {

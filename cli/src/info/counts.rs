@@ -30,7 +30,7 @@ pub fn text(session: &Session, info: &info::Session) -> String {
     // column, because every user asks for these counts.
     let columns = all.into_iter().filter(|(is_rare, _, count)| !is_rare || count(&info.total) > 0);
     let columns = Vec::from_iter(columns.map(|(_, name, count)| (name, count)));
-    let header = ["stream", "name"].into_iter().chain(columns.iter().map(|(name, _)| *name));
+    let header = ["source", "name"].into_iter().chain(columns.iter().map(|(name, _)| *name));
     let cells = |row: &StreamStat| {
         let texts = [source(session, row), Escaped(row.name.as_bytes()).to_string()];
         let counts = columns.iter().map(|(_, count)| grouped(count(row)));
@@ -46,8 +46,8 @@ pub fn text(session: &Session, info: &info::Session) -> String {
         table.lines().for_each(|line| out.extend([line.trim_end(), "\n"]));
         match info.streams.len() - shown().count() {
             0 => {}
-            1 => out.push_str("1 stream without a record is not shown\n"),
-            n => out.push_str(&format!("{n} streams without a record are not shown\n")),
+            1 => out.push_str("1 source without a record is not shown\n"),
+            n => out.push_str(&format!("{n} sources without a record are not shown\n")),
         }
     }
     let mut below = String::new();
@@ -77,9 +77,12 @@ fn details(out: &mut String, session: &Session, info: &info::Session) -> std::fm
     }
     let unattached = session.json().lost_unattached;
     let unattached = Losses { unattached, ..Losses::default() };
-    list(out, "lost by threads without a client or a host ring", causes(unattached))?;
+    list(out, "lost by threads without a ring", causes(unattached))?;
     for row in &info.streams {
-        let kinds = row.faults_by_kind.iter().map(|(k, n)| (k.as_str(), *n));
+        let kinds = row.faults_by_kind.iter().map(|(kind, n)| match kind.as_str() {
+            "untyped" => ("events without a text", *n),
+            kind => (kind, *n),
+        });
         list(out, &format!("faults of {}", source(session, row)), kinds)?;
     }
     // A program has no device. For a program, the recorder's counts are shown, and only the counts of faults.

@@ -34,7 +34,7 @@ pub fn to_text(out: &mut String, session: &Session, maps: &ClockMaps, clock: u32
     }
     match others.count() {
         0 => {}
-        more => writeln!(out, "      and {} more clients", count(more))?,
+        more => writeln!(out, "      and {} more sources", count(more))?,
     }
     let has_word = !agreed.is_empty() || maps.kvm_words().any(|(of, ..)| of == clock);
     let is_tsc = session.json().clock(clock).is_some_and(|clock| clock.kind == "tsc");
@@ -136,7 +136,7 @@ fn agreement(out: &mut String, tsc: GuestTsc, clients: &[Agreement]) -> fmt::Res
 fn contradiction(out: &mut String, session: &Session, compared: &ComparedTsc) -> fmt::Result {
     let ComparedTsc { clock, client, tsc, agreement: found, .. } = compared;
     let (contradicting, all) = (count(found.contradicting), count(found.constraints));
-    write!(out, "    the VMM says {} for client {client}: not used.\n{:17}", said(*tsc), "")?;
+    write!(out, "    the VMM says {} for guest/{client}: not used.\n{:17}", said(*tsc), "")?;
     match found.worst {
         Some(Contradicted { point, is_upper, by, .. }) => {
             let base = session.json().clock(*clock).map_or(0, |clock| clock.base);
@@ -172,7 +172,7 @@ fn said(tsc: GuestTsc) -> String {
 
 fn clients_text(number: usize) -> String {
     match number {
-        1 => "1 client".into(),
-        number => format!("{} clients", count(number)),
+        1 => "1 source".into(),
+        number => format!("{} sources", count(number)),
     }
 }

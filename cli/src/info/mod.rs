@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 ///
 /// For a session, `info` first shows counts. "records" is the number of records
 /// that other readers of the trace count; "points" are the reference points of a
-/// client, in any stream. "lost" events were dropped by a producer or overwritten,
+/// thread or vCPU. "lost" events were dropped by a producer or overwritten,
 /// "filtered" events were switched off, "faults" are a guest's violations of the
 /// interface; a session without points, filtered events or faults has no such
 /// column. Events of the host's kernel (kernel.dat) are counted by CPU, and so are
@@ -43,7 +43,7 @@ use std::path::{Path, PathBuf};
 /// user can and cannot record on this machine, why, and what helps.
 ///
 /// --names lists names for other commands: a session's events with their fields
-/// (report --event), its regions (regions --name), and its streams. --events lists
+/// (report --event), its regions (regions --name), and its sources. --events lists
 /// the events of this machine's kernel, as `record -e` takes them; for a session,
 /// the events in the session; for a program, the events that its file declares,
 /// with the library's macros (shown with fields) or in trace-events files (shown as

@@ -317,7 +317,7 @@ fn text(names: &Names) -> String {
         ["region".into(), Escaped(name.as_bytes()).to_string(), String::new(), String::new()]
     });
     let streams = streams.iter().map(|(source, name)| {
-        ["stream".into(), source.clone(), String::new(), Escaped(name.as_bytes()).to_string()]
+        ["source".into(), source.clone(), String::new(), Escaped(name.as_bytes()).to_string()]
     });
     let rows = events.chain(regions).chain(streams);
     let table = match has_counts {

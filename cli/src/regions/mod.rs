@@ -32,8 +32,8 @@ pub use text::time;
 /// Show how long regions of interest took, and where their time went
 ///
 /// A region is the time from an event NAME_begin to the event NAME_end of the same
-/// client with the same id. region! and reference_region! of the guest library make
-/// these events. If regions have several names, the first table has a line for each
+/// thread or vCPU with the same id. region! and reference_region! of the guest
+/// library make these events. If regions have several names, the first table has a line for each
 /// name. Then, each name has quantiles, a table of parts, and a histogram of
 /// durations. The table divides the time of the median region, of the 99th
 /// percentile, of the slowest region and of all regions into these parts:
@@ -65,7 +65,7 @@ pub use text::time;
 /// cannot be measured, either (kernel not recorded: start this recording before the
 /// regions begin).
 ///
-/// If regions lie inside a region of the same client or thread, `regions` shows the
+/// If regions lie inside a region of the same thread or vCPU, `regions` shows the
 /// outer region's own time, and then the three inner names that took most time,
 /// each with its number of regions and its time.
 #[derive(Debug, clap::Args)]
@@ -80,16 +80,15 @@ pub struct Args {
     #[arg(long, value_name = "NAME", conflicts_with = "between")]
     name: Vec<String>,
 
-    /// Measure from an event A to the next event B of the same client, or of the same thread of the
-    /// VMM. If there are several A before a B, measure from the last A. Events of the kernel cannot
-    /// be A or B
+    /// Measure from an event A to the next event B of the same thread or vCPU. If there are several A
+    /// before a B, measure from the last A. Events of the kernel cannot be A or B
     #[arg(long, num_args = 2, value_names = ["A", "B"])]
     between: Option<Vec<String>>,
 
-    /// Show one group for each client, for each vcpu (the host's thread), or for each value of a field. The
+    /// Show one group for each thread, for each vcpu (the host's thread), or for each value of a field. The
     /// field belongs to the event that ends the region or, if this event lacks the field, to the event that
     /// begins the region
-    #[arg(long, value_name = "client|vcpu|FIELD")]
+    #[arg(long, value_name = "thread|vcpu|FIELD")]
     by: Option<String>,
 
     /// Only regions for which this condition is true; `report` has the syntax. A name is a field of the event
@@ -312,7 +311,7 @@ impl Args {
     fn options(&self, sessions: &[(Session, ClockMaps)]) -> Result<Options> {
         let by = match self.by.as_deref() {
             None => By::Nothing,
-            Some("client") => By::Client,
+            Some("thread") => By::Thread,
             Some("vcpu") => By::Vcpu,
             Some(field) => By::Field(field.into()),
         };
@@ -376,7 +375,7 @@ impl Args {
                 false => format!("; these events have {}", listed(&known, field)),
             };
             return Err(
-                Usage(format!("{why}{there}; --by client and --by vcpu need no field")).into()
+                Usage(format!("{why}{there}; --by thread and --by vcpu need no field")).into()
             );
         }
         if let Some(filter) = &options.choice.filter {

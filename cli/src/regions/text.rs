@@ -665,10 +665,22 @@ pub fn wait_rows(shown: &Shown<'_>, columns: &[(&str, &Breakdown)], part: Part) 
         let sum = |b: &Breakdown| causes.iter().map(|cause| of(b, cause)).sum();
         WaitRow { name, ns: columns.iter().map(|(_, b)| sum(b)).collect() }
     };
+    let mut first = first.to_vec();
+    // A reader asks for the program's threads first, and then for what the recording itself cost.
+    first.sort_by_key(|cause| is_of_recording(cause));
     let firsts = first.iter().map(|cause| row(shown.cause_name(cause), &[*cause]));
     let rest = [("others", others), ("not known", &unknown)];
     let rest = rest.into_iter().filter(|(_, causes)| !causes.is_empty());
     firsts.chain(rest.map(|(name, causes)| row(name.to_owned(), causes))).collect()
+}
+
+/// Returns whether a cause is a thread of the recording itself.
+fn is_of_recording(cause: &Cause) -> bool {
+    let name = match cause {
+        Cause::Thread { name, .. } => name.as_deref().unwrap_or(""),
+        _ => "",
+    };
+    name.starts_with("ht-") || name == "hypertrace"
 }
 
 /// Writes a row for each cause of a part's waits.

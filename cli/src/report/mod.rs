@@ -122,7 +122,7 @@ Examples:
   hypertrace report S                            everything
   hypertrace report S --event 'disk_*' --event vcpu_exit
                                                  disk events and exits
-  hypertrace report S -c 0 -c 1                  what guest clients 0 and 1 did
+  hypertrace report S -c 0 -c 1                  what guest/0 and guest/1 did
   hypertrace report S --from 1.5ms --until 2ms   half a millisecond of it
   hypertrace report S --where 'len > 4096 and not client == 0'
                                                  choose events by their fields

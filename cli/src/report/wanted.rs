@@ -15,7 +15,8 @@ pub struct Wanted {
     #[arg(long, value_name = "GLOB")]
     pub event: Vec<String>,
 
-    /// Only events of this client of the guest. May be given several times
+    /// Only events of the thread or vCPU with this number: 1 for guest/1 and program/1. May be given
+    /// several times
     #[arg(long, short, value_name = "N")]
     client: Vec<u32>,
 

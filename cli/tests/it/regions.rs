@@ -328,7 +328,7 @@ fn without_a_kernels_trace_the_next_step_is_said() {
         (&["--between", "nap_begin", "x"], &["no event is named x", "hypertrace report"]),
         (
             &["--by", "color"],
-            &["has a field of this name", "--by client and --by vcpu need no field"],
+            &["has a field of this name", "--by thread and --by vcpu need no field"],
         ),
     ] {
         let said = regions(&out, args).failed(2);

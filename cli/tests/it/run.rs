@@ -670,7 +670,7 @@ fn events_of_a_process_without_a_client_are_counted() {
             let shown = run(HYPERTRACE.command(["info"]).arg(dir.path())).ok();
             assert!(
                 shown.contains(
-                    "lost by threads without a client or a host ring: no free client 1,000"
+                    "lost by threads without a ring: no free client 1,000"
                 )
             );
         }

@@ -172,8 +172,9 @@ pub enum By {
     /// All regions of a name are one group.
     #[default]
     Nothing,
-    /// The client of the guest.
-    Client,
+    /// The thread of the program or of the guest, or the vCPU of a bare guest, as
+    /// [`Source::text`](crate::Source::text) names it.
+    Thread,
     /// The thread of the host that ran the client.
     Vcpu,
     /// A field of the event that ends the region. If this event lacks the field, the value comes from the
@@ -186,7 +187,7 @@ impl By {
     pub fn key(&self) -> &str {
         match self {
             By::Nothing => "",
-            By::Client => "client",
+            By::Thread => "thread",
             By::Vcpu => "vcpu",
             By::Field(field) => field,
         }

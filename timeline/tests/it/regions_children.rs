@@ -169,7 +169,7 @@ fn regions_of_another_client_are_no_children() {
 
     assert!(regions.groups.iter().all(|group| group.children.is_empty()));
     let both = [outer[0], inner[0], inner[1], outer[1]];
-    let by_client = Options { by: By::Client, ..Options::default() };
+    let by_client = Options { by: By::Thread, ..Options::default() };
     let regions = read(&made(&[&outer, &both]), &by_client);
     let found: Vec<_> = regions.groups.iter().map(children).collect();
     // The groups are `parse` of client 1, and `request` of clients 0 and 1.

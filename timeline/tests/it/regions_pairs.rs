@@ -83,7 +83,7 @@ fn an_empty_region_costs_what_the_client_has_measured_itself() {
             let groups = regions.groups.iter().filter(|group| group.name == "a");
             groups.map(|group| group.empty_ns).collect::<Vec<_>>()
         };
-        assert_eq!(empty(By::Client), by_client);
+        assert_eq!(empty(By::Thread), by_client);
         assert_eq!(empty(By::Nothing), [of_all]);
     }
 }
@@ -244,7 +244,7 @@ fn lost_events_are_said_with_their_number() {
     let said = |part: &str| warnings.iter().filter(|said| said.contains(part)).count();
     assert_eq!(said("75 events of 2 clients were lost"), 1, "{warnings:?}");
     assert_eq!(
-        said("3 events of threads of the VMM or without a client were lost"),
+        said("3 events of threads of the VMM or without a ring were lost"),
         1,
         "{warnings:?}"
     );

@@ -216,7 +216,7 @@ impl Said {
         // Intervals of several threads come in the order in which they become known, so they are sorted.
         said.host.sort_unstable();
         for has_paths in [false, true] {
-            let by = if has_paths { By::Field("id".into()) } else { By::Client };
+            let by = if has_paths { By::Field("id".into()) } else { By::Thread };
             let options = Options { by, has_paths, keeps_intervals: true, ..Options::default() };
             said.add(&Regions::of(&recording, &options).unwrap(), has_paths);
         }
@@ -308,7 +308,7 @@ fn a_guest_is_divided_by_its_own_kernel_alone_also_beside_one_whose_cpus_are_pro
     let mut world = World::of_two_guests(6);
     world.contradict();
 
-    let found = read_with(&world, &Options { by: By::Client, ..Options::default() });
+    let found = read_with(&world, &Options { by: By::Thread, ..Options::default() });
 
     let times = |client: &str| {
         let mut groups = found.regions.groups.iter();

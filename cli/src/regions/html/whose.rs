@@ -68,7 +68,7 @@ impl Text {
         let thread = match (shown.regions.thread(sample), sample.client()) {
             (Some((tid, Some(name))), _) => numbered(name, Some(tid)),
             (Some((tid, None)), _) => format!("thread {tid}"),
-            (None, Some(client)) => format!("client {client}"),
+            (None, Some(client)) => format!("source {client}"),
             (None, None) => "several threads".into(),
         };
         Text { thread, fields: String::new() }

@@ -498,9 +498,7 @@ impl Pass<'_> {
     fn value(&self, event: &EventRef<'_>, role: Role, thread: Option<usize>) -> Option<String> {
         let value = match &self.options.by {
             By::Nothing => None,
-            By::Client => {
-                Some(event.source.client.map_or("none".into(), |client| client.to_string()))
-            }
+            By::Thread => Some(event.source.text.to_string()),
             By::Vcpu => {
                 let thread = thread.map(|thread| &self.hosts[event.source.session].threads[thread]);
                 Some(thread.map_or("unknown".into(), |thread| match &thread.name {

@@ -42,8 +42,8 @@ impl Losses {
 
     /// Returns a line about lost events of clients, a line about other lost events, and a line about spans.
     pub fn said(&self, dir: &Path) -> impl Iterator<Item = String> {
-        let clients = counted(self.clients.len() as u64, "client");
-        let others = "threads of the VMM or without a client".into();
+        let clients = counted(self.clients.len() as u64, "source");
+        let others = "threads of the VMM or without a ring".into();
         let all = [(self.of_clients, clients), (self.others, others)];
         let spans = (self.spans > 0).then(|| {
             format!(

@@ -95,10 +95,10 @@ pub(super) fn unplaced(host: &Host) -> Option<String> {
             "a server that runs beside the VMM does not see its threads: record the guest's kernel with \
              `hypertrace forward` in the guest"
         }
-        false => "a reference point of each client shows its thread",
+        false => "a reference point of each source shows its thread",
     };
     Some(format!(
-        "nothing shows which threads of the host ran the session's clients: the time of {time} is unknown; \
+        "nothing shows which threads of the host ran the session's sources: the time of {time} is unknown; \
          {next}"
     ))
 }
