@@ -135,7 +135,7 @@ fn a_rate_that_is_only_assumed_gives_no_wrong_time_with_a_small_bound() {
                 }
             }
             let text = run(HYPERTRACE.command(["info"]).arg(made.path())).stdout;
-            assert!(text.contains("guest CNTVCT (clock 1), all clients"), "{text}");
+            assert!(text.contains("guest CNTVCT (clock 1), all sources"), "{text}");
             let (is_known, rate) = match (points, declared) {
                 (1, _) => (false, "which the points do not prove"),
                 (100, 62_500_000) => (true, "assumed 62,500,000 Hz; the points allow:\n"),

@@ -390,7 +390,7 @@ fn regions_are_grouped_by_client_thread_and_field() {
     let expected = |all: &[(&str, u64)]| -> Vec<(String, u64)> {
         all.iter().map(|(value, count)| ((*value).into(), *count)).collect()
     };
-    assert_eq!(by(By::Thread), expected(&[("0", 30), ("1", 20)]));
+    assert_eq!(by(By::Thread), expected(&[("guest/0", 30), ("guest/1", 20)]));
     assert_eq!(by(By::Vcpu), expected(&[("vmm/vcpu0", 30), ("vmm/vcpu1", 20)]));
     // The field is the id modulo 3.
     assert_eq!(by(By::Field("kind".into())), expected(&[("0", 17), ("1", 17), ("2", 16)]));

@@ -56,5 +56,5 @@ fn clients_of_which_no_thread_is_known_are_reported() {
     let [line] = &warnings[..] else { panic!("{warnings:?}") };
     assert!(line.contains("nothing shows which threads of the host ran"), "{line}");
     assert!(line.contains("the time of 1 region is unknown"), "{line}");
-    assert!(line.contains("a reference point of each client shows its thread"), "{line}");
+    assert!(line.contains("a reference point of each source shows its thread"), "{line}");
 }

@@ -242,7 +242,7 @@ fn lost_events_are_said_with_their_number() {
     let warnings = all(&made).warnings;
 
     let said = |part: &str| warnings.iter().filter(|said| said.contains(part)).count();
-    assert_eq!(said("75 events of 2 clients were lost"), 1, "{warnings:?}");
+    assert_eq!(said("75 events of 2 sources were lost"), 1, "{warnings:?}");
     assert_eq!(
         said("3 events of threads of the VMM or without a ring were lost"),
         1,

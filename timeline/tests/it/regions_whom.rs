@@ -1184,7 +1184,7 @@ fn the_thread_of_a_server_is_no_vcpu() {
     // warning reports this contradiction.
     let said = |regions: &Regions| {
         let lines =
-            regions.warnings.iter().filter(|line| line.contains("ran the session's clients"));
+            regions.warnings.iter().filter(|line| line.contains("ran the session's sources"));
         Vec::from_iter(lines.cloned())
     };
     let [line] = &said(&regions)[..] else { panic!("{:?}", regions.warnings) };
