@@ -121,7 +121,7 @@ fn one(out: &mut String, shown: &Shown<'_>, group: &Group, unknown: Option<Strin
 
 /// Returns the lines about all groups together.
 pub fn remarks(shown: &Shown<'_>) -> impl Iterator<Item = String> {
-    let steals = [steal(shown), guest_steal(shown)];
+    let steals = [without_wakeups(shown), steal(shown), guest_steal(shown)];
     let all = [left_out(shown), unrecorded(shown), by_whom(shown), renamed(shown)];
     all.into_iter().chain(steals).flatten()
 }
@@ -203,6 +203,16 @@ fn unrecorded(shown: &Shown<'_>) -> Option<String> {
              `hypertrace report` shows when regions began and ended",
             grouped(count)
         )
+    })
+}
+
+/// Returns a line about waits that are too short, because no event shows when a thread was woken.
+fn without_wakeups(shown: &Shown<'_>) -> Option<String> {
+    let is_off = |group: &Group| group.total.times.get(Part::OffCpu) > 0;
+    shown.groups().any(is_off).then(|| {
+        "no event shows when a thread was woken, so off-CPU contains the time from a wake-up until the thread \
+         got a CPU, and \"waiting for a CPU\" is a lower bound. `hypertrace record` as root records wake-ups"
+            .into()
     })
 }
 

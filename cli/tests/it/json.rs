@@ -101,7 +101,7 @@ fn each_member_is_documented_with_its_type() {
     for (command, args) in [
         ("report", &["S", "-n", "100"][..]),
         ("info", &["S"]),
-        ("regions", &["S", "--by", "client"]),
+        ("regions", &["S", "--by", "thread"]),
     ] {
         json(command, args);
     }
