@@ -668,11 +668,7 @@ fn events_of_a_process_without_a_client_are_counted() {
             );
             assert_eq!(stat["streams"][0]["lost"], 0, "{stat}");
             let shown = run(HYPERTRACE.command(["info"]).arg(dir.path())).ok();
-            assert!(
-                shown.contains(
-                    "lost by threads without a ring: no free client 1,000"
-                )
-            );
+            assert!(shown.contains("lost by threads without a ring: no free client 1,000"));
         }
     }
 }
