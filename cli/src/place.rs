@@ -178,8 +178,8 @@ enum State {
     Killed,
 }
 
-/// Renames the session of this name to `NAME.old`, and hides the session that had that name. `is_recorded`: the
-/// kernel's events are still recorded into the session.
+/// Renames the session of this name to `NAME.old`, and hides the session that had that name. `is_recorded`:
+/// the kernel's events are still recorded into the session.
 fn make_room(here: Folder, name: &str, is_recorded: bool) -> Result<Option<Moved>> {
     if here.stat_of(name).is_err_and(|why| why.kind() == ErrorKind::NotFound) {
         return Ok(None);

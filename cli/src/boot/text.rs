@@ -404,8 +404,8 @@ pub fn compared(of: &[Recorded], other: &[Recorded]) -> String {
     out
 }
 
-/// Returns the exits of which each boot of `many` has clearly more than each boot of `few`, with the difference
-/// of the least times and of the numbers. The largest difference of times comes first.
+/// Returns the exits that are clearly more in each boot of `many` than in each boot of `few`, with the
+/// difference of the least times and of the numbers. The largest difference of times comes first.
 fn more_exits<'a>(few: &Column, many: &'a Column) -> Vec<(u64, u64, &'a str)> {
     let touched = many.exits.iter().flat_map(BTreeMap::keys).collect::<BTreeSet<_>>();
     let more = touched.into_iter().filter_map(|what| {
@@ -485,8 +485,8 @@ fn verdict(rows: &[(String, &Column, &Column)], boots: [&[u64]; 2]) -> String {
     format!("boot is {} {word}: {in_stage} of it in \"{name}\", {named}{few_boots}", time(change))
 }
 
-/// Returns what each boot of one side has clearly more of, for at least `least` nanoseconds, in the stage with
-/// the most such time. Exits repeat from boot to boot even where durations do not.
+/// Returns what each boot of one side has clearly more of, for at least `least` nanoseconds, in the stage
+/// with the most such time. Exits repeat from boot to boot even where durations do not.
 fn counted(rows: &[(String, &Column, &Column)], least: u64) -> String {
     let sides =
         rows.iter().flat_map(|(name, a, b)| [(name, "second", a, b), (name, "first", b, a)]);

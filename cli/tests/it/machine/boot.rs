@@ -73,8 +73,8 @@ fn compared(machine: &Machine, script: &str) -> (PathBuf, impl Fn(&[&str]) -> St
     (folder, show)
 }
 
-/// Returns the sentence about the difference. The durations of two sides may overlap, because the load outside
-/// of the machine changes, but the sentence names the cause all the same.
+/// Returns the sentence about the difference. The durations of two sides may overlap, because the load
+/// outside of the machine changes, but the sentence names the cause all the same.
 fn verdict(shown: &str) -> String {
     let words = Vec::from_iter(shown.split_whitespace()).join(" ");
     words.split_once(" stage, fastest of").unwrap().0.to_owned()
