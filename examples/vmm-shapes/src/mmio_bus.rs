@@ -1,5 +1,5 @@
-//! Stand-ins for two MMIO buses: the bus of Cloud Hypervisor, and the bus of Firecracker before 1.17, which
-//! has a mutex around each device.
+//! Stand-in for the MMIO bus of Cloud Hypervisor, and of Firecracker before 1.17. From 1.17 on, Firecracker's
+//! bus has a mutex around each device.
 
 use std::sync::{Arc, Barrier};
 
