@@ -32,8 +32,8 @@ pub enum Status {
 /// A reference point, copied once out of guest memory.
 #[derive(Clone, Copy, Debug)]
 pub struct ReferencePoint<'a> {
-    /// Number of the client to whose register the guest stored. This number is less than the device's number
-    /// of clients.
+    /// Id of the client to whose register the guest stored. This number is less than the device's number of
+    /// clients.
     pub client: u32,
     /// Sequence number of the point, chosen by the guest.
     pub seq: u32,
@@ -41,7 +41,7 @@ pub struct ReferencePoint<'a> {
     pub id: u32,
     /// Hash of the event's name, as the guest claims.
     pub name_hash: u32,
-    /// Number of the guest CPU, as the guest claims.
+    /// Id of the guest's CPU, as the guest claims.
     pub cpu: u32,
     /// Time of the guest's clock before the store, as the guest claims. 0 for a 2016 event.
     pub guest_time: u64,
@@ -63,7 +63,7 @@ pub struct Drained {
 /// Facts about a client that a sink has read from records and texts. The guest sends these facts only once.
 #[derive(Clone, Copy, Debug)]
 pub struct KnownClient<'a> {
-    /// Number of the client.
+    /// Id of the client.
     pub client: u32,
     /// Token of the client's holder, 0 if there was no holder.
     pub token: u64,

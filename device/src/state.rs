@@ -57,7 +57,7 @@ pub enum RestoreError {
     /// A number in a client's state is impossible.
     #[error("the state's {what} of client {client} is {found}, expected at most {most}")]
     Client {
-        /// Number of the client.
+        /// Id of the client.
         client: u32,
         /// Name of the number.
         what: &'static str,
@@ -80,9 +80,9 @@ pub enum RestoreError {
     Fixed {
         /// Offset of the dword in bytes.
         offset: u64,
-        /// Value in the function.
+        /// Value of the dword in the function's config space.
         expected: u32,
-        /// Value in the state.
+        /// Value of the dword in the saved state.
         found: u32,
     },
 }

@@ -279,8 +279,9 @@ void hypertrace_reference_point(struct hypertrace_site *site,
                                 struct hypertrace_reply *reply);
 
 /**
- * Opens the device, or the segment of `hypertrace record`, for this process. The first event
- * does the same, but reports no error.
+ * Opens the device, or the segment of `hypertrace record`, for this process. If the process
+ * does not call this function, the library opens the channel at the first event of the process,
+ * and reports no error.
  *
  * `options` may be NULL. If there is no device and no segment, or the system refuses to open
  * one, the function returns false. In this case, if `error` is not NULL, the function stores a

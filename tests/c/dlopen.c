@@ -1,7 +1,7 @@
 /*
- * Loads and unloads a library that traces, several times; the program itself knows nothing of
- * tracing. Each time, a thread loads the library and ends, so that nothing of the thread keeps the
- * library.
+ * Loads and unloads a library that traces, several times; the program itself knows nothing of tracing. In
+ * each round, a new thread loads and unloads the library, and then ends. Thus no data of a living thread
+ * keeps the library loaded.
  */
 #include <dlfcn.h>
 #include <pthread.h>

@@ -13,7 +13,7 @@ const PROGRAMS: [&str; 2] = ["trace-cmd", "trace-cmd-3.3"];
 pub struct Shown {
     /// Name of the thread.
     pub comm: String,
-    /// Number of the thread.
+    /// Id of the thread.
     pub thread: u32,
     /// Time in nanoseconds.
     pub time: u64,

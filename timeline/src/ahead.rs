@@ -55,7 +55,7 @@ struct KeptEvent {
     bound_ns: Option<u64>,
     /// Index of the recorder.
     recorder: u32,
-    /// Number of the event's class in a session, or number of the event's format in a kernel's trace.
+    /// Id of the event's class in a session, or index of the event's format in a kernel's trace.
     described_by: u32,
     /// Index in `words` at which a session's payload begins, or index in `bytes` at which a kernel's record
     /// begins.

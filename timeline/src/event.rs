@@ -241,9 +241,9 @@ where
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Thread {
-    /// Number of the thread's process. `None` in a kernel's trace, which does not have the number.
+    /// Id of the thread's process. `None` in a kernel's trace, which does not have the number.
     pub pid: Option<u32>,
-    /// Number of the thread, 0 for the idle thread of any CPU.
+    /// Id of the thread, 0 for the idle thread of any CPU.
     pub tid: u32,
     /// CPU that recorded the event, if the event is of a kernel's trace.
     pub cpu: Option<u32>,
@@ -306,7 +306,7 @@ pub enum EventKind {
 pub struct Reference {
     /// Client whose register the guest stored to.
     pub client: u32,
-    /// Number of the guest's CPU, as the guest says.
+    /// Id of the guest's CPU, as the guest says.
     pub cpu: u32,
     /// Sequence number that the guest gave to the point.
     pub seq: u32,

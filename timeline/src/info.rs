@@ -125,7 +125,7 @@ pub struct Point {
 #[cfg_attr(test, derive(serde::Deserialize))]
 #[non_exhaustive]
 pub struct Clock {
-    /// Number of the clock in the session.
+    /// Id of the clock in the session.
     pub id: u32,
     /// Client with this clock, if the client's clock differs from the clock of other clients. `None` if the
     /// clock is the clock of all clients that agree.
@@ -210,7 +210,7 @@ pub struct Jump {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 pub struct WithoutPoints {
-    /// Number of the clock.
+    /// Id of the clock.
     pub clock: u32,
     /// Number of clients of the clock that have no reference points.
     pub clients: usize,
@@ -224,7 +224,7 @@ pub struct WithoutPoints {
 #[cfg_attr(test, derive(serde::Deserialize))]
 #[non_exhaustive]
 pub struct VmmTsc {
-    /// Number of the clock.
+    /// Id of the clock.
     pub clock: u32,
     /// The client.
     pub client: u32,
@@ -280,7 +280,7 @@ pub struct Room {
 #[cfg_attr(test, derive(serde::Deserialize))]
 #[non_exhaustive]
 pub struct KvmTsc {
-    /// Number of the clock.
+    /// Id of the clock.
     pub clock: u32,
     /// The client.
     pub client: u32,

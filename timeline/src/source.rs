@@ -10,14 +10,14 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Source {
-    /// Number of the source. No two sources have the same number within one call of
+    /// Serial number of the source. No two sources have the same serial number within one call of
     /// [`Recording::read`](crate::Recording::read) or one [`Follow`](crate::Follow). If a client gets another
     /// holder, the client becomes another source.
     pub number: u64,
     /// Index of the session. A kernel's trace that belongs to no session has an index after the indices of
     /// all sessions.
     pub session: usize,
-    /// Number of the guest's client. `None` if the source is not a client.
+    /// Id of the guest's client. `None` if the source is not a client.
     pub client: Option<u32>,
     /// Name of the thread: the name that a client gave, or the name of a thread of the host. Escape the name.
     pub name: Option<Box<str>>,

@@ -59,7 +59,7 @@ pub type Callback = Arc<dyn Fn(&Fired) + Send + Sync>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Fired {
-    /// Number of the rule.
+    /// Id of the rule.
     pub rule: u32,
     /// Client that made the point.
     pub client: u32,

@@ -50,7 +50,7 @@ pub const TRIGGERS_BYTES: u64 = 512;
 /// Maximum time between two increments of [`BEAT`], in milliseconds.
 pub const BEAT_MS: u64 = 50;
 
-/// Number of the byte of the file that a host locks while the host serves. The lock is an open file
+/// Offset in the file of the byte that a host locks while the host serves. The lock is an open file
 /// description lock. The holder of client *n* locks byte *n*.
 pub const HOST_LOCK: u64 = 1 << 16;
 

@@ -28,8 +28,9 @@ const KNOWN: usize = 2 * MAX_KNOWN as usize;
 /// }
 /// ```
 ///
-/// A program whose other threads [revoke](ProducerState::revoke) leases or look at
-/// [counts](ProducerState::attempted) wraps the state in a `Sync` type of its own, and argues why.
+/// If other threads of a program [revoke](ProducerState::revoke) leases or read
+/// [counts](ProducerState::attempted), the program has to wrap the state in a `Sync` type, and to argue in a
+/// comment why this is sound.
 #[derive(Debug)]
 #[repr(C)]
 pub struct ProducerState {
@@ -119,7 +120,8 @@ impl ProducerState {
         &self.known[at as usize % KNOWN]
     }
 
-    /// Returns whether the id is in one of its first two slots, which contain almost all known ids.
+    /// Returns whether `id` is in the first or the second slot of the search for `id`. These two slots
+    /// contain almost all known ids.
     #[inline(always)]
     pub(super) fn knows(&self, id: u32) -> bool {
         self.slot(id, 0).load(Relaxed) == id || self.slot(id, 1).load(Relaxed) == id

@@ -217,7 +217,7 @@ struct Shown<'a> {
     made: &'a Counts,
 }
 
-/// Returns a display of the progress while the calls of a trace are read.
+/// Returns a progress bar. The bar advances while the calls of a trace are read.
 fn watched(trace: &mut Trace) -> Result<ProgressBar> {
     let template = "{percent}% of {human_len} records {elapsed}";
     let progress = progress(trace.most_records(), template)?;

@@ -30,7 +30,7 @@ const MAX_NOTES: u64 = 4 << 20;
 /// Maximum number of events of a program. The table needs time and memory for each event. QEMU has 3,000.
 const MAX_EVENTS: usize = 1 << 14;
 
-/// Maximum number of sections of a program. An executable rarely has more than 100.
+/// Maximum number of sections of a program. An executable rarely has more than 100 sections.
 const MAX_SECTIONS: usize = 1 << 14;
 
 /// Maximum number of bytes that are read from a program's file.

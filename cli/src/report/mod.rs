@@ -59,8 +59,8 @@ pub struct Args {
     inputs: Inputs,
 
     /// Take the names of functions from this file: an ELF file, a System.map, or a copy of
-    /// /proc/kallsyms, moved by an offset. A program with functions that are compiled in, and its
-    /// libraries, need no offset
+    /// /proc/kallsyms, moved by an offset. The offset is not needed for a program that was compiled
+    /// to trace its own functions, nor for this program's libraries
     #[arg(long, value_name = "FILE[:0xOFFSET]")]
     symbols: Vec<Source>,
 

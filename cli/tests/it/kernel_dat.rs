@@ -252,7 +252,7 @@ fn a_kernel_dat_whose_contents_cannot_be_found_is_cut_and_can_be_moved_away() {
     golden("cut_list", refused + &moved);
 }
 
-/// CPU, nanoseconds, thread, name and fields of an event, by trace-cmd or by `report`.
+/// An event as trace-cmd or `hypertrace report` shows it: CPU, nanoseconds, thread, name and fields.
 type Shown = (u32, i64, u32, String, String);
 
 /// Runs trace-cmd.

@@ -34,7 +34,8 @@ const SCRIPT: &str =
 struct Thread {
     /// Whether the thread has a CPU; `None` before its first switch.
     is_on: Option<bool>,
-    /// Number of the thread's events while the thread had a CPU, and number while the thread had no CPU.
+    /// How many events the thread recorded while the thread had a CPU, and how many while the thread had no
+    /// CPU.
     on: u64,
     off: u64,
 }

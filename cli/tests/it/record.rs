@@ -172,7 +172,7 @@ struct Order {
     requests: u64,
     /// Value of the last store to the device, which is a point's number
     stored: Option<u64>,
-    /// Number of the last point that the VMM has answered without running the guest again
+    /// Sequence number of the last point that the VMM has answered without running the guest again
     answered: Option<u64>,
 }
 
@@ -786,7 +786,8 @@ fn a_recording_on_a_full_disk_is_completed_when_there_is_room() {
     // A recording of the same event without a flood shows the size of the descriptions and of a page or two
     // of data.
     let dir = tempfile::tempdir().unwrap();
-    // Each of several recordings also has scheduling events, so the size of the smallest recording counts.
+    // Each recording also contains a varying number of scheduling events. Therefore, the test makes several
+    // recordings and uses the size of the smallest.
     let mut sizes = Vec::new();
     for number in 0..5 {
         let small_out = dir.path().join(number.to_string());

@@ -23,7 +23,8 @@ const HYPERTRACE: Hypertrace = Hypertrace(env!("CARGO_BIN_EXE_hypertrace"));
 
 /// Number of rounds. Each round has one region of each kind.
 const ROUNDS: u64 = 10;
-/// Time that a region computes, in nanoseconds: several turns of a CPU.
+/// Time in nanoseconds that the thread computes in a region. The time is longer than several time slices of
+/// the scheduler.
 const COMPUTE: u64 = 10_000_000;
 
 /// A shell that takes as much of a CPU as it gets.
@@ -180,7 +181,7 @@ fn partner_tid() -> u32 {
 struct Said {
     partner: u64,
     children: Vec<u64>,
-    /// Time of each hog in regions `competed`, in nanoseconds.
+    /// Time in nanoseconds that each hog ran during the regions `competed`.
     beside: Vec<u64>,
 }
 

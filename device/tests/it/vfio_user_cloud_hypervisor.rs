@@ -164,7 +164,7 @@ fn bytes(digits: &str) -> Vec<u8> {
 /// Cloud Hypervisor's side of a connection.
 struct Vmm {
     stream: UnixStream,
-    /// Number of the next command.
+    /// Sequence number of the next command.
     next: u16,
 }
 

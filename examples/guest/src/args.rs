@@ -91,12 +91,12 @@ impl Program {
     }
 }
 
-/// Arguments from the VMM to the program. Addresses are guest-physical in the image, and addresses of the
-/// process when the program runs on host threads.
+/// Arguments from the VMM to the program. If the program runs in the image, the addresses are guest-physical.
+/// If the program runs on host threads, the addresses are addresses of the process.
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub struct Args {
-    /// Number of a [`Program`].
+    /// Discriminant of a [`Program`].
     pub program: u32,
     /// Number of vCPUs that run the program, filled in when the vCPUs are started.
     pub vcpus: u32,

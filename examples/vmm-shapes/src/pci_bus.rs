@@ -46,7 +46,7 @@ pub trait PciDevice: Send {
 /// A memory BAR that a VMM adds to its config space.
 #[derive(Clone, Copy, Debug)]
 pub struct PciBarConfiguration {
-    /// Number of the BAR.
+    /// Index of the BAR.
     pub index: usize,
     /// Address that the VMM has allocated.
     pub address: u64,

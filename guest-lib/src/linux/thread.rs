@@ -345,8 +345,8 @@ fn is_paused() -> bool {
 }
 
 /// Ends the thread's use of the library. The function gives the thread's clients back, and publishes the
-/// losses of these clients and the losses of threads without a client. It also settles emits that a signal
-/// handler has jumped out of.
+/// losses of these clients and the losses of threads without a client. If a signal handler has left an emit
+/// by a jump, the function counts the emit's event as lost, unless the event was published or answered.
 pub(super) fn end() {
     let _signals_blocked = SignalsBlocked::begin();
     let client = current().filter(|client| client.producer().state().is_leased());

@@ -14,17 +14,17 @@ const BLOCKS: usize = 4;
 const PROBES: usize = 64;
 /// Maximum number of words of a begin: the span's number, its parent's number, and its fields.
 pub const WORDS: usize = 28;
-/// Number in a place that is being filled. No span has this number.
+/// Span id that a place holds while a thread fills the place. No span has this id.
 const TAKEN: u64 = u64::MAX;
 
 /// A span, from its making to its close.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Open {
-    /// Number of the place in the code, number of its schema, number of words.
+    /// Id of the span's place in the code, id of this place's schema, and number of words of the begin.
     kind: AtomicU64,
-    /// Number of the thread inside the span, in the upper 32 bits, and the depth of that thread's entries
-    /// below. 0: no thread is inside.
+    /// Upper 32 bits: id of the thread inside the span. Lower 32 bits: number of nested entries of this
+    /// thread. 0 if no thread is inside the span.
     inside: AtomicU64,
     /// Thread of the first entry. 0: the span was not entered.
     first: AtomicU32,
@@ -184,7 +184,7 @@ impl Drop for Claim<'_> {
 /// span.
 #[derive(Debug)]
 struct Block {
-    /// Number of the span in each place; 0 if the place is free.
+    /// Id of the span in each place; 0 if the place is free.
     ids: Box<[AtomicU64]>,
     places: Box<[Open]>,
 }

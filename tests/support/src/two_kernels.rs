@@ -26,12 +26,12 @@ pub const THREADS: [u32; 5] = [TIDS[0], 51, 52, 53, 54];
 const MOVED: usize = 4;
 /// Factor by which a thread's index is multiplied to get the first id of the thread's regions.
 pub const REGIONS: u64 = 1_000;
-/// Number of the host's thread that takes CPUs from vCPUs.
+/// Id of the host's thread that takes CPUs from vCPUs.
 pub const HOG: u32 = 9;
 /// Client that sends the guest's recording and makes the reference points. A second guest uses the client
 /// after this client.
 const FORWARD: u32 = THREADS.len() as u32;
-/// Number of the server's thread.
+/// Id of the server's thread.
 const SERVER: u64 = 500;
 
 const EVENTS: &str = r#"[
@@ -40,7 +40,7 @@ const EVENTS: &str = r#"[
     {"id":18,"schema":"checkpoint(n:u64)","reference_point":true},
     {"id":19,"schema":"tick(n:u64)","reference_point":false}]"#;
 const PIECES: u32 = 20;
-/// Number of the first point after half of the time.
+/// Sequence number of the first point after half of the time.
 const HALF: u64 = 10;
 
 /// Numbers of exit reasons on SVM.

@@ -70,8 +70,8 @@ fn drain(host: &Host, mut random: Random, done: &AtomicBool) {
     host.chip.drain_all();
 }
 
-/// Reads a client's stream. Returns the number of its events, the sum of their numbers, and the number of its
-/// leases.
+/// Reads a client's stream. Returns how many events the stream has, the sum of the sequence numbers in these
+/// events, and how many leases the stream has.
 fn read_back(recorded: &Recorded, client: u32) -> (u64, u64, u64) {
     let session = recorded.open();
     let own = |s: &&Stream| (s.domain, s.client) == (Domain::Guest, client);

@@ -178,9 +178,9 @@ impl io::Write for Logged {
 struct Emitted {
     /// Number of guests' events in their rings.
     guest: u64,
-    /// Number of the guests' reference points that a vCPU's thread has handled.
+    /// Count of the guests' reference points that a vCPU's thread has handled.
     points: u64,
-    /// Number of the VMM's declared events.
+    /// Count of the VMM's declared events.
     declared: u64,
     /// Numbers of declared events and points while each backend was on.
     log: u64,

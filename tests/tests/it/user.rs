@@ -504,8 +504,8 @@ fn the_session_ends_although_a_program_moves_the_hosts_sleep() {
     let client = Client::lease(channel(&session), 0, &state, 7, &info("program")).unwrap();
     assert_eq!(hypertrace::commit!(client: &client, "committed", n = 1u64), Emit::Recorded);
     let elsewhere = AtomicU32::new(0);
-    // SAFETY: the address is that of an aligned word of page L, mapped as in `channel`; futex(2) takes the
-    // two addresses.
+    // SAFETY: `watches` is an aligned word of page L, which is mapped as in `channel`, and `to` is an aligned
+    // word on the stack. futex(2) takes these two addresses.
     let moved = || unsafe {
         let watches = session.segment().address().add((PAGE_L + WATCH) as usize);
         let (none, most) = (0, 1);

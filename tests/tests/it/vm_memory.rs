@@ -101,7 +101,7 @@ fn options(machine: &str) -> Options {
     })
 }
 
-/// Traces as a program of the guest.
+/// Opens the channel as a program of the guest does, and traces with four threads.
 fn program(machine: &str) {
     let info = hypertrace::open(&options(machine)).unwrap();
     assert!(matches!(info.place, ChannelLocation::Ivshmem(_)), "{info:?}");
@@ -313,7 +313,8 @@ fn a_forged_end_of_the_host_ends_no_session() {
     assert_eq!((summary.lost, summary.faults.len()), (0, 0));
 }
 
-/// Returns why a program of a guest has no channel if the VM was started with a memory of these bytes.
+/// Starts a VM with the memory that `memory` makes. Returns why a program of the guest cannot open a channel
+/// in this memory.
 fn refused_memory(name: &str, memory: impl FnOnce(&Machine)) -> Option<String> {
     if let Some(machine) = traced::argument() {
         let why = hypertrace::open(&options(&machine)).unwrap_err();

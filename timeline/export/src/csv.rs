@@ -171,7 +171,7 @@ struct Rows {
     sources: Sources,
     /// Names of events, escaped for CSV.
     names: ByName<String>,
-    /// Number of the column of each field, by the field's name. `seen` has the numbers for the fields of
+    /// Index of the column of each field, by the field's name. `seen` has the numbers for the fields of
     /// earlier events, by the address of the field's name.
     columns: HashMap<String, usize>,
     seen: ByName<Option<usize>>,

@@ -58,7 +58,8 @@ pub(super) struct Found {
     pub makers: HashMap<u32, (i64, u32)>,
     /// Index of the boot and number of the vCPU, for each thread that runs a vCPU.
     pub vcpus: HashMap<u32, (usize, u32)>,
-    /// Threads whose events were recorded, if the whole recording is divided by marks.
+    /// Threads whose events were recorded. `None` unless the user's marks divide the whole recording into
+    /// stages.
     pub members: Option<HashSet<u32>>,
     /// Thread whose event ended the stage, for each stage of each boot.
     pub enders: Vec<Vec<Option<u32>>>,
@@ -147,7 +148,8 @@ struct Pass<'a> {
     has_kvm: bool,
     /// Whether the stage that ends boots has begun.
     has_until: bool,
-    /// Threads whose events were recorded, if the whole recording is divided by marks.
+    /// Threads whose events were recorded. `None` unless the user's marks divide the whole recording into
+    /// stages.
     members: Option<HashSet<u32>>,
     /// Whether events were lost before the first mark of a whole recording.
     has_lost_before: bool,

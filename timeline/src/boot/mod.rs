@@ -77,7 +77,7 @@ pub struct Boots {
 #[derive(Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct Boot {
-    /// Number of the VMM's process. `None` for a whole recording.
+    /// Id of the VMM's process. `None` for a whole recording.
     pub pid: Option<u32>,
     /// File name of the VMM's program. If the file name is not known, the name of the process's first thread.
     /// The program chooses the name, so escape the name.
@@ -146,11 +146,11 @@ pub struct Exit {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Thread {
-    /// Number of the thread.
+    /// Id of the thread.
     pub tid: u32,
     /// Name of the thread. The program chooses the name, so escape the name.
     pub name: String,
-    /// Number of the vCPU that the thread ran.
+    /// Index of the vCPU that the thread ran.
     pub vcpu: Option<u32>,
     /// Time of the thread in each part in nanoseconds.
     #[serde(rename = "parts")]

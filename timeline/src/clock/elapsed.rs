@@ -9,7 +9,7 @@ use super::{ClockMap, clamped};
 /// follows from the rate of the clock alone, and does not depend on the clock map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GuestTime {
-    /// Number of the clock.
+    /// Id of the clock.
     pub clock: u32,
     x: i64,
     rates: Rates,
@@ -52,7 +52,7 @@ impl GuestTime {
 /// A reading of a guest's clock, with the maps of this clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GuestReading<'a> {
-    /// Number of the clock.
+    /// Id of the clock.
     pub clock: u32,
     pub ticks: u64,
     /// Map of the client's own readings, and a second map if the clock may follow either map.

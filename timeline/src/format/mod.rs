@@ -30,7 +30,7 @@ pub(crate) const COMMON: usize = 8;
 /// The format of an event.
 #[derive(Debug)]
 pub(crate) struct Format {
-    /// Number of the format among the formats of its file.
+    /// Index of the format among the formats of the file.
     pub number: u32,
     /// Full name of the event: `SYSTEM:EVENT`.
     pub name: Arc<str>,

@@ -101,7 +101,7 @@ pub(super) enum Operator {
     Minus,
     Left,
     Right,
-    /// Shift to the right of a number without a sign.
+    /// Right shift of an unsigned number.
     RightUnsigned,
     Less,
     NotMore,

@@ -25,7 +25,7 @@ pub(crate) struct Names {
     sessions: Vec<(String, [&'static str; 2])>,
     places: HashMap<Producer, SourceIndex>,
     holders: Vec<Holder>,
-    /// Number of the next source.
+    /// Serial number of the next source.
     next: u64,
 }
 

@@ -170,7 +170,7 @@ pub struct Account {
     exactness: Exactness,
     mode: Option<Mode>,
     cpu: Cpu,
-    /// Number of the CPU of the thread's last event in the kernel's trace.
+    /// Id of the CPU on which the thread's last event in the kernel's trace was recorded.
     seen_on: Option<u16>,
     /// Time of the last mark of any kind; `None` before the first mark.
     last: Option<i64>,

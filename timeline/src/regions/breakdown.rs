@@ -59,7 +59,7 @@ pub struct Breakdown {
 #[cfg_attr(test, derive(serde::Deserialize))]
 #[non_exhaustive]
 pub struct Exit {
-    /// Number of the reason: an index of [`Regions::reasons`](super::Regions::reasons).
+    /// Index of the reason in [`Regions::reasons`](super::Regions::reasons).
     #[serde(skip)]
     pub number: Reason,
     /// Name of the reason.

@@ -26,7 +26,7 @@ const MAX_OF_GROUP: usize = 1 << 12;
 const SOFTIRQS: [&str; 10] =
     ["HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU"];
 
-/// Number of a cause: an index of [`Regions::causes`](super::Regions::causes).
+/// Index of a cause in [`Regions::causes`](super::Regions::causes).
 pub type CauseNumber = u16;
 
 /// What a thread waited for.
@@ -38,7 +38,7 @@ pub enum Cause {
     Unknown(Unknown),
     /// A thread that had the CPU on which the waiting thread ran next, or that woke the waiting thread.
     Thread {
-        /// Number of the thread.
+        /// Id of the thread.
         tid: u32,
         /// Last name of the thread, if it is known. The program chooses the name: escape it.
         name: Option<String>,
@@ -115,7 +115,7 @@ impl Unknown {
         }
     }
 
-    /// Returns the reason's number among causes.
+    /// Returns the number that stands for this reason where a cause is expected.
     pub(super) const fn number(self) -> CauseNumber {
         self as CauseNumber
     }

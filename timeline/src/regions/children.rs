@@ -37,7 +37,7 @@ pub struct Child {
     /// Name of the regions. `None` stands for all names after the first 32 names of the group, or after the
     /// first 65,536 names of all groups together.
     pub name: Option<String>,
-    /// Number of the regions.
+    /// How many regions there are.
     pub count: u64,
     /// Sum of the parts in nanoseconds.
     pub duration_ns: u64,

@@ -527,8 +527,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Divides the times of a region's path that are known by now. If the whole path is known, also divides
-    /// the time of the region.
+    /// Divides the part of a region's path that is known by now. If the whole path is known, also divides the
+    /// time of the region.
     fn place_path(&mut self, index: u32) {
         let Pass { paths, store, hosts, causes, placed, .. } = self;
         let Pass { traced, owners, cpus, last_halt: last, .. } = self;
@@ -541,8 +541,8 @@ impl<'a> Pass<'a> {
         self.divide_known(index);
     }
 
-    /// Divides the times of a thread's path that are known by now, and the times of the regions whose whole
-    /// path is known.
+    /// Divides the part of a thread's path that is known by now. Then divides the time of each region of
+    /// which the whole path is known.
     pub fn place_walked(&mut self, session: usize, at: usize) {
         let Pass { hosts, causes, placed, .. } = self;
         let Pass { traced, owners, cpus, last_halt: last, .. } = self;

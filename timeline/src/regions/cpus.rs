@@ -42,7 +42,7 @@ const HARD: u8 = 1 << 3;
 const SOFT: u8 = 1 << 4;
 /// Flag of clone(2): the new thread belongs to the same process.
 const CLONE_THREAD: i64 = 0x1_0000;
-/// Number of the signal that ends each thread of a process.
+/// Signal that ends each thread of a process.
 const SIGKILL: i64 = 9;
 
 /// An event that tells which thread or interrupt has a CPU. Each event comes with the indices of the fields
@@ -150,7 +150,7 @@ struct Cpu {
     timer: Option<u8>,
     /// Handler that runs on the CPU for a hard interrupt.
     handler: Option<CauseNumber>,
-    /// Number of the softirq that runs.
+    /// Kernel's number for the softirq that runs.
     softirq: Option<u8>,
 }
 

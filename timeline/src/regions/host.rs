@@ -159,7 +159,7 @@ pub(super) struct Thread {
     pub walked: Option<Box<Walked>>,
     /// Whether the thread's account serves only the thread's lane, and divides no region's time.
     pub for_lanes: bool,
-    /// Number of the client, if the thread is a client of a program.
+    /// Id of the client, if the thread is a client of a program.
     owner: Option<u32>,
     /// Whether another lease named the thread while its client held it.
     is_claimed: bool,
@@ -189,7 +189,7 @@ pub(super) struct Client {
     pub clock: Option<u32>,
     /// Whether the client is a thread that shares the guest's vCPUs with the guest's other threads.
     pub shares_vcpus: bool,
-    /// Number of the last lease's process; 0 without a lease.
+    /// Id of the process of the last lease; 0 without a lease.
     process: u32,
     /// Token of the last lease.
     token: Option<u64>,

@@ -56,7 +56,7 @@ pub struct Lanes {
 pub struct Lane {
     /// Name of the thread. The program chooses the name: escape it.
     pub name: String,
-    /// Number of the thread.
+    /// Id of the thread.
     pub tid: u32,
     /// Intervals in order. Times are Unix times in nanoseconds.
     pub intervals: Vec<Interval>,
@@ -77,7 +77,7 @@ pub struct Turn {
     pub from: i64,
     /// Unix time of the end in nanoseconds.
     pub to: i64,
-    /// Number of the CPU, if it is known.
+    /// Id of the CPU, if it is known.
     pub cpu: Option<u16>,
     /// Who had the CPU while the lane's thread waited: an index of
     /// [`Regions::causes`](super::Regions::causes). `None` if the lane's thread had the CPU.

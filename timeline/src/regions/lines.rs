@@ -50,7 +50,7 @@ pub struct IntervalLine {
     /// Whether the thread belongs to a guest whose own kernel was recorded. If false, the thread belongs to
     /// the host.
     pub of_guest: bool,
-    /// Number of the thread.
+    /// Id of the thread.
     pub tid: u32,
     /// Name of the thread, if it is known. The program chooses the name: escape it.
     pub thread: Option<String>,

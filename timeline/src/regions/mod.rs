@@ -236,7 +236,7 @@ impl NotCounted {
 pub struct ThreadInterval<'a> {
     /// Index of the session.
     pub session: usize,
-    /// Number of the thread.
+    /// Id of the thread.
     pub tid: u32,
     /// Whether the thread belongs to a guest whose own kernel was recorded. If false, the thread belongs to
     /// the host.
@@ -258,11 +258,11 @@ pub struct ThreadInterval<'a> {
 pub struct ProvenVcpu {
     /// Index of the session.
     pub session: usize,
-    /// Number of the guest's clock.
+    /// Id of the guest's clock.
     pub clock: u32,
     /// Number that the guest gives the CPU.
     pub cpu: u16,
-    /// Number of the thread.
+    /// Id of the thread.
     pub tid: u32,
     /// Unix time in nanoseconds from which on the proof does not count, because an event refuted the proof;
     /// `None` if no event refuted the proof.

@@ -21,7 +21,7 @@ pub(super) struct Open {
     pub id: u64,
     /// Client on which the region began.
     pub client: u32,
-    /// Number of the target of a span.
+    /// Id of the target of a span.
     pub target: u32,
     /// Value at the region's beginning by which the region is grouped.
     pub value: Option<String>,

@@ -155,7 +155,7 @@ impl Serialize for Times {
 /// Number of reasons of exits that have a name.
 pub const REASONS: usize = 16;
 
-/// Number of a reason. 0 stands for a reason that is not known.
+/// Id of a reason. 0 stands for a reason that is not known.
 pub type Reason = u8;
 
 /// Exits for one reason, each until the guest runs again. Times are in units of the timeline.
@@ -322,7 +322,7 @@ pub enum Stream {
     Kernel {
         /// Index of the trace.
         trace: u16,
-        /// Number of the CPU.
+        /// Id of the CPU.
         cpu: u16,
     },
     /// A client of the guest.

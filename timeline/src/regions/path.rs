@@ -39,7 +39,7 @@ const NONE: u64 = u64::MAX;
 /// A time of a thread on a critical path, by the events of the kernel that schedules the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stay {
-    /// Number of the thread among causes: an index of [`Regions::causes`](super::Regions::causes).
+    /// Index of the thread in [`Regions::causes`](super::Regions::causes).
     pub thread: CauseNumber,
     pub tid: u32,
     pub doing: Doing,
@@ -517,8 +517,8 @@ mod tests {
         if is_ready { 0 } else { INTERRUPTIBLE }
     }
 
-    /// Returns the path of a region on a thread, summed by thread: what each thread did and how long, in
-    /// order of threads.
+    /// Computes the path of a region on the thread `tid`. Returns for each thread of the path what the thread
+    /// did and how long, in the order of thread ids.
     fn path(acts: &[(i64, Act)], tid: u32, times: (i64, i64)) -> Vec<(u32, Doing, u64)> {
         let (mut history, mut causes) = (History::default(), Causes::new());
         let timer = causes.number(Found::Timer);

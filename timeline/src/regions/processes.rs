@@ -15,14 +15,14 @@ use std::collections::HashMap;
 /// Maximum number of processes whose end is kept, of some 100 bytes each.
 const MAX: usize = 1 << 16;
 
-/// Number of a process; `None`: the process began before the recording, and may have threads that nothing
-/// shows.
+/// Serial number of a process. `None` if the process began before the recording: such a process may have
+/// threads that nothing shows.
 pub(super) type Number = Option<u32>;
 
 /// A thread that may have begun the end of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Beginner {
-    /// Number of the thread; `None` if an interrupt sent the signal.
+    /// Id of the thread; `None` if an interrupt sent the signal.
     pub tid: Option<u32>,
     /// Place of the thread's last record at the time `time`.
     pub at: u64,
@@ -44,7 +44,7 @@ struct End {
 /// The processes that began in a recording.
 #[derive(Debug, Default)]
 pub(super) struct Processes {
-    /// Number of the last process.
+    /// Serial number of the process that began last.
     last: u32,
     ends: HashMap<u32, End>,
 }

@@ -126,7 +126,7 @@ pub(super) struct Role {
     pub is_run: bool,
     /// Field with the reason of an exit, if the event is the VMM's event after an exit.
     reason: Option<u16>,
-    /// Number of the event's name.
+    /// Id of the event's name.
     pub event: u32,
 }
 
@@ -227,8 +227,8 @@ pub(super) struct Roles {
     /// Names of the regions: first the selected names, then the name of the polls if there are polls of
     /// spans.
     names: Vec<String>,
-    /// Number of the polls' name, if the user did not select polls. In this case, polls only divide the time
-    /// of their spans.
+    /// Id of the polls' name, if the user did not select polls. In this case, polls only divide the time of
+    /// their spans.
     hidden: Option<u32>,
     /// Roles by session and by the id of the event's class.
     all: Vec<Vec<Role>>,

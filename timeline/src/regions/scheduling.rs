@@ -28,7 +28,7 @@ pub struct Scheduled<'a> {
     pub ts_ns: i64,
     /// Index of the trace.
     pub trace: usize,
-    /// Number of the CPU.
+    /// Id of the CPU.
     pub cpu: u32,
     /// What happened.
     pub step: Step<'a>,
@@ -67,7 +67,7 @@ pub enum Step<'a> {
 /// A thread as an event of the kernel describes the thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Task<'a> {
-    /// Number of the thread, 0 for the idle thread of any CPU.
+    /// Id of the thread, 0 for the idle thread of any CPU.
     pub tid: u32,
     /// Name of the thread: bytes that a program chose.
     pub name: &'a [u8],

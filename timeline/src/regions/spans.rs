@@ -47,7 +47,7 @@ impl Place {
     }
 }
 
-/// Number of a client's process; 0 if the process is not known, and `None` for the VMM.
+/// Process number that a client's lease names; 0 if the process is not known, and `None` for the VMM.
 pub(super) type Process = Option<u32>;
 
 /// A span, by its session, the process that made it, and its number. The events of a span come from one
@@ -62,7 +62,7 @@ pub(super) struct Key {
 /// A span that is open.
 #[derive(Debug)]
 pub(super) struct Span {
-    /// Number of the region's name.
+    /// Id of the region's name.
     pub name: u32,
     /// Where the span began.
     pub place: Place,
@@ -220,7 +220,7 @@ pub(super) struct Whole {
 struct Lost {
     /// Number of times that events were lost, or that a gap ended.
     times: u64,
-    /// Number of the process's places that have a gap now.
+    /// How many of the process's places have a gap now.
     gaps: u32,
 }
 
@@ -232,8 +232,8 @@ struct OfSession {
     /// Keys and numbers of all open spans and of some ended spans, in the order in which the spans began.
     begun: VecDeque<(Key, u64)>,
     lost: HashMap<Process, Lost>,
-    /// Places that lost events and had no event since then, with the process of each place. Until its next
-    /// event, such a place may lose more events.
+    /// Places that lost events and had no event since then, with the process of each place. The client at
+    /// such a place may lose more events before the next event is recorded.
     gaps: HashMap<Place, Process>,
     /// Whether threads without a place lost events.
     is_lossy: bool,
@@ -255,7 +255,7 @@ pub(super) struct Spans {
     open: HashMap<Key, Span>,
     sessions: Vec<OfSession>,
     parted: HashMap<u64, Parted>,
-    /// Number of the last span.
+    /// Serial number of the last span.
     last: u64,
     /// Polls whose time is not divided yet: the index of the poll, and the number of the poll's span.
     polls: HashMap<u32, u64>,

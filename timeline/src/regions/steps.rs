@@ -15,7 +15,7 @@ const MAX_STEPS: usize = 1 << 12;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PathStep {
-    /// Number of the thread: an index of [`Regions::causes`](super::Regions::causes).
+    /// Index of the thread in [`Regions::causes`](super::Regions::causes).
     pub thread: CauseNumber,
     /// Part that says what the thread did.
     pub part: Part,

@@ -71,7 +71,7 @@ pub struct Group {
     /// of the guest counts as time of the thread on that CPU.
     #[serde(skip)]
     pub is_by_guest_alone: bool,
-    /// Number of the group while regions are added.
+    /// Id of the group while regions are added.
     #[serde(skip)]
     pub(super) number: u16,
     /// Name of the events that begin and end the group's regions, without the suffix.
@@ -82,7 +82,7 @@ pub struct Group {
     pub(super) target: Option<String>,
     #[serde(skip)]
     pub(super) target_number: u32,
-    /// Number of the name; `None` for the group of other names.
+    /// Id of the name; `None` for the group of other names.
     #[serde(skip)]
     pub(super) name_number: Option<u32>,
     /// Whether the group is the group of other values.

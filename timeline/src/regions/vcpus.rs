@@ -123,7 +123,7 @@ struct Past {
 /// Intervals of a guest's thread, or of a critical path, that wait.
 #[derive(Debug)]
 pub(super) struct Unplaced {
-    /// Number of the guest's clock.
+    /// Id of the guest's clock.
     clock: u32,
     /// Intervals. Each interval comes with the index of the proof of the CPU that the thread had or waited
     /// for.

@@ -43,8 +43,7 @@ struct Outcome {
     unknown: usize,
     out_of_order: usize,
     jumps: usize,
-    /// Number of the kernel's constraints that were used, and number of the kernel's constraints that were
-    /// left out.
+    /// How many of the kernel's constraints were used, and how many were left out.
     of_kernel: (usize, usize),
     /// Largest distance of an event outside of its bound, in ns.
     worst: i64,

@@ -238,8 +238,8 @@ fn instances_of_version_6_have_a_bounded_number_of_cpus() {
     refused(&file.version_6(), "at most 8192 CPUs in all buffers");
 }
 
-/// Reads one event of a format with these lines for its own fields: `TYPE NAME AT SIZE SIGN`, and `print
-/// fmt`.
+/// Reads one event. `fields` has the text `TYPE NAME AT SIZE SIGN` for each field of the event's format, and
+/// `print` is the format's `print fmt`.
 fn made(fields: &[String], print: &str, payload: &[u8]) -> Event {
     let (event, warnings) = made_with_warnings(fields, print, payload);
     assert_eq!(warnings, [""; 0]);

@@ -52,7 +52,7 @@ use Of::*;
 const BEGIN: Of = Begin("app");
 /// Threads of the program, by client.
 const THREADS: [Task; 2] = [(200, "a"), (201, "b")];
-/// Number of a client of another process.
+/// Id of a client of another process.
 const OTHER: u32 = 2;
 
 /// Makes a session of a program with two threads. Each entry has a time, a client, an event, and the number

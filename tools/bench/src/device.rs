@@ -94,8 +94,8 @@ pub fn reference_point(_: &mut Context) -> Result<f64> {
                 chip.write(Region::Control, emit, &seq.to_le_bytes());
             }
             total += ticks() - start;
-            // The benchmark waits for two passes of the drain loop, after which the host ring is empty. The
-            // vCPU's thread never waits for the host ring itself.
+            // The benchmark waits for two passes of the drain loop, after which the host ring is empty. A
+            // vCPU's thread would never wait for the host ring.
             let then = passes.load(Relaxed) + 2;
             while passes.load(Relaxed) < then {
                 thread::sleep(Duration::from_micros(100));

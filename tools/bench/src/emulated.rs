@@ -51,7 +51,7 @@ impl Raw {
         }
     }
 
-    /// Maps the segment itself, so that a store reaches a register.
+    /// Maps the segment without the guest library, so that the benchmark can store to a register directly.
     fn open() -> Result<Raw> {
         let path = std::env::var_os(ENVIRONMENT).context("there is no segment")?;
         let segment: &Segment = Box::leak(Box::new(Segment::open(path.as_ref())?));

@@ -34,7 +34,7 @@ pub const ROWS: &[Row] =
         )];
 
 const CLIENTS: u32 = 16;
-/// Number of the honest client, which is the last client of a pass.
+/// Id of the honest client, which is the last client of a pass.
 const HONEST: u32 = CLIENTS - 1;
 /// Geometry with small blocks, because each holder takes at least one block.
 const GEOMETRY: Geometry = Geometry {

@@ -42,8 +42,8 @@ impl Context {
 /// Function that measures an operation. Returns nanoseconds.
 pub type Run = fn(&mut Context) -> Result<f64>;
 
-/// Measurement with which a row is compared: its name, and its function. The measurement may be another row,
-/// or a measurement without a row.
+/// Measurement with which a row is compared: its name, and its function. The benchmark may show this
+/// measurement as a row or not.
 pub type Floor = (&'static str, Run);
 
 /// Row of the benchmark.

@@ -98,7 +98,7 @@ pub fn null(_: &mut Context) -> Result<f64> {
     })
 }
 
-/// Measures reference points by the device's server.
+/// Measures reference points that a client sends to the device's vfio-user server.
 pub fn point(_: &mut Context) -> Result<f64> {
     on_one_cpu(|| {
         let scratch = Scratch::new()?;

@@ -81,7 +81,7 @@ pub struct Recorded {
     words: u64,
     /// Number of points of client 1. Points of the 2016 interface are included.
     points: u64,
-    /// Number of the VMM's events, recorded or not.
+    /// Count of the VMM's events, recorded or not.
     host_events: u64,
     events: Vec<u64>,
     /// Whether events may have been off.

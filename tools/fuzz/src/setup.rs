@@ -9,9 +9,9 @@ use hypertrace_device::{ChipConfig, Memory};
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// Number of the hostile client.
+/// Id of the hostile client.
 pub const HOSTILE: u32 = 0;
-/// Number of the honest client.
+/// Id of the honest client.
 pub const HONEST: u32 = 1;
 /// Number of clients: the hostile client, the honest client, and an idle client.
 pub const CLIENTS: u32 = 3;

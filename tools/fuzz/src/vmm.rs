@@ -164,11 +164,11 @@ pub struct Vmm<'a> {
     /// Number of declared events that were on and fired, including points.
     fired: &'a Cell<u64>,
     options: Options,
-    /// Number of the VMM's events, recorded or not.
+    /// Count of the VMM's events, recorded or not.
     pub host_events: u64,
     /// Numbers of the recorded events that are not declared events.
     pub events: Vec<u64>,
-    /// Number of the VMM's events of any kind that found no room.
+    /// Count of the VMM's events of any kind that found no room.
     pub full: u64,
     /// Whether events may have been off.
     pub switched: bool,

@@ -37,9 +37,9 @@ pub const CLASS_BYTES: usize = 128;
 /// again.
 pub const MAX_RESTARTS: u32 = 64;
 
-/// Number of a session's guest generations that may begin [`MAX_RESTARTS`] files each. Because of this limit,
-/// a guest that resets itself in a loop cannot fill the folder with files. Each later generation may begin
-/// one file, as long as the session may begin [clocks](MAX_SESSION_CLOCKS).
+/// Maximum number of guest generations in a session that may each begin [`MAX_RESTARTS`] files. Because of
+/// this limit, a guest that resets itself in a loop cannot fill the folder with files. Each later generation
+/// may begin one file, as long as the session may begin [clocks](MAX_SESSION_CLOCKS).
 pub const MAX_GENERATIONS: u32 = 64;
 
 /// Maximum number of clients of a device (`hypertrace_abi::layout::Geometry::check`).

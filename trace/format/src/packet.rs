@@ -43,7 +43,7 @@ pub struct PacketHeader {
     pub magic: u32,
     /// UUID of the session.
     pub uuid: [u8; 16],
-    /// Number of the stream class. The stream class's clock has the same number.
+    /// Id of the stream class. The stream class's clock has the same number.
     pub stream_id: u32,
     /// Time of the first event, in ticks of the class's clock. In a packet without events, the time of the
     /// last event before the packet.
@@ -63,7 +63,7 @@ pub struct PacketHeader {
     pub ring_end: u64,
     /// Token of the holder, or 0 if there is no holder.
     pub lease_token: u64,
-    /// Number of the client, or of the host ring.
+    /// Id of the client, or of the host ring.
     pub client: u32,
     /// Clock epoch.
     pub epoch: u32,

@@ -37,7 +37,8 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// Returns the length of a page's data with its flags, or `None` if the page is too short.
+/// Returns the word of a page's header that holds the length of the data and the flags. Returns `None` if the
+/// page is too short.
 pub fn length(page: &[u8]) -> Option<u64> {
     page.get(8..HEADER).map(number)
 }

@@ -85,7 +85,7 @@ pub struct SessionJson {
 /// A linear map from raw ticks to Unix time, and the stream class that uses it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockJson {
-    /// Number of the clock, and of the stream class that uses it.
+    /// Id of the clock, and of the stream class that uses it.
     pub id: u32,
     /// Domain of the producers that stamp with this clock.
     pub domain: Domain,
@@ -136,9 +136,9 @@ pub struct EventJson {
 pub struct StreamJson {
     /// Domain of the stream's producer.
     pub domain: Domain,
-    /// Number of the client, or of the host ring.
+    /// Id of the client, or of the host ring.
     pub client: u32,
-    /// Number of the clock of the stream's last packet.
+    /// Id of the clock of the stream's last packet.
     #[serde(default)]
     pub clock: u32,
     /// Name of the stream's last holder. A guest chooses its name, so escape it.

@@ -66,7 +66,7 @@ struct Text {
 /// The pages of a CPU.
 #[derive(Debug, Default)]
 struct CpuPages {
-    /// Number of the page whose pieces are arriving, if there is one.
+    /// Index of the page whose pieces are arriving, if there is one.
     number: Option<u64>,
     page: Vec<u8>,
     /// Locations of the pieces of the pages. The page that is arriving comes last.
@@ -90,7 +90,7 @@ struct Run {
     at: u64,
     file: u32,
     step: u32,
-    /// Number of the page.
+    /// Index of the page.
     page: u32,
     /// Size of all pieces together in bytes.
     len: u16,

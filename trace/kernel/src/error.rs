@@ -45,7 +45,7 @@ pub enum Error {
     /// The scheduling of a thread cannot be recorded without tracefs.
     #[error("perf_event_open of thread {thread} failed: {why}")]
     Perf {
-        /// Number of the thread.
+        /// Id of the thread.
         thread: u32,
         /// The reason of the refusal, and a remedy.
         why: String,

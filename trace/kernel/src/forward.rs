@@ -44,7 +44,7 @@ const NO_DIRECTORY: &str = "/run/hypertrace/for-the-host";
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Piece<'a> {
-    /// Number of the recording, the same for all its pieces.
+    /// Id of the recording. All pieces of a recording have the same id.
     pub recording: u64,
     /// Name of the file.
     pub file: &'a str,

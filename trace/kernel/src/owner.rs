@@ -16,7 +16,7 @@ pub(crate) struct Owner {
     pid: u32,
     /// Time at which the process started, in clock ticks since the boot (field 22 of `/proc/PID/stat`).
     start: u64,
-    /// Number of the recording among the recordings of the process.
+    /// Serial number of the recording among the recordings of the process.
     serial: u32,
 }
 

@@ -19,7 +19,7 @@ pub(crate) const PERIOD: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct Worker<T> {
     thread: Option<JoinHandle<T>>,
-    /// Number of the thread.
+    /// Id of the thread.
     pub tid: u32,
     pub stop: Stop,
 }

@@ -108,7 +108,7 @@ pub enum TraceArgsError {
     Line {
         /// Path of the file.
         path: PathBuf,
-        /// Number of the line, from 1.
+        /// Line number, from 1.
         line: usize,
         /// The reason why the line is no pattern.
         why: String,

@@ -19,7 +19,7 @@ use std::fmt::{self, Write};
 /// A clock as TSDL describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClockEntry {
-    /// Number of the clock and of its stream class.
+    /// Id of the clock and of its stream class.
     pub id: u32,
     /// Name, a TSDL identifier.
     pub name: String,
@@ -34,7 +34,7 @@ pub struct ClockEntry {
 /// An event class in a stream class.
 #[derive(Clone, Copy, Debug)]
 pub struct ClassEntry<'a> {
-    /// Number of the stream class.
+    /// Id of the stream class.
     pub stream_id: u32,
     /// Dense id of the event class.
     pub id: u32,

@@ -17,7 +17,7 @@ pub(super) type Inode = (u64, u64);
 struct Open {
     inode: Inode,
     file: OwnedFd,
-    /// Number of the file's last use.
+    /// Sequence number of the file's last use.
     used: u64,
 }
 

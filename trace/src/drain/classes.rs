@@ -259,8 +259,8 @@ impl Classes {
         self.undescribed.clear();
     }
 
-    /// Returns all event classes of the metadata. Every stream class has the reserved classes. In addition, a
-    /// stream class has the classes that were declared for it.
+    /// Returns all event classes of the metadata. Every stream class contains the reserved event classes and
+    /// the event classes that were declared for this stream class.
     pub fn entries(&self, clocks: u32) -> impl Iterator<Item = ClassEntry<'_>> {
         // The function walks the declared sets. A test of every class for every clock would take too long,
         // because a session can have many classes and many clocks.

@@ -25,7 +25,7 @@ impl Default for SnapshotLimit {
     }
 }
 
-/// Number of the newest snapshots for which the recorder keeps the outcomes. The callers that asked for the
+/// How many of the newest snapshots keep their outcomes in the recorder. The callers that asked for the
 /// snapshots read these outcomes.
 const KEPT: usize = 64;
 
@@ -71,9 +71,9 @@ pub(crate) type Outcome = Result<PathBuf, SnapshotError>;
 pub(crate) struct Recorder {
     /// Directory of the snapshots.
     root: Folder,
-    /// Number of the last snapshot that was begun.
+    /// Sequence number of the last snapshot that was begun.
     begun: u64,
-    /// Number of the last requested snapshot.
+    /// Sequence number of the last requested snapshot.
     asked: u64,
     /// True while a snapshot is being written.
     pub taking: bool,

@@ -53,7 +53,7 @@ pub struct SessionConfig {
     pub host_frequency: Option<u64>,
     /// Frequency of the guests' TSC in ticks per second, if this frequency differs from the host's frequency.
     pub guest_frequency: Option<u64>,
-    /// Number of the session's first clock epoch.
+    /// First clock epoch of the session.
     pub epoch: u32,
     /// Ticks of the host's raw counter at the beginning of the first epoch, if this epoch began before the
     /// session. The times of a lease span at most the time that has passed since the beginning of the epoch.

@@ -18,7 +18,7 @@ pub struct Summary {
     pub ring_events: u64,
     /// Number of reference points.
     pub reference_points: u64,
-    /// Number of the VMM's own events.
+    /// Count of the VMM's own events.
     pub host_events: u64,
     /// Number of lease records, of guests' rings and of host rings.
     pub leases: u64,

@@ -78,7 +78,7 @@ pub fn exit_code(status: ExitStatus) -> u8 {
 /// Id of the program to which this process passes signals; 0 if there is no program.
 static PROGRAM: AtomicI32 = AtomicI32::new(0);
 
-/// Number of a signal that came before the program was there; 0 if no signal came.
+/// Signal that came before the program was there; 0 if no signal came.
 static EARLY: AtomicI32 = AtomicI32::new(0);
 
 /// Whether a signal that ends programs was passed on.

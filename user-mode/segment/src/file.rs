@@ -299,7 +299,8 @@ impl Segment {
         Segment::of_file(file, path)
     }
 
-    /// Opens a segment from an open file, of any user. `path` is the file's name in errors.
+    /// Opens a segment from an open file. The file may belong to any user. `path` is the file's name in
+    /// errors.
     ///
     /// # Errors
     /// If the file is no segment.

@@ -18,7 +18,7 @@ const RAISED: [libc::c_int; 5] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
 
 thread_local! {
-    /// Number of the thread's values of [`SignalsBlocked`].
+    /// How many values of [`SignalsBlocked`] the thread holds.
     static BLOCKED: Cell<u32> = const { Cell::new(0) };
 }
 

@@ -192,7 +192,7 @@ pub fn points(sink: &Recorder) -> Vec<Point> {
     std::mem::take(&mut sink.points.lock().unwrap())
 }
 
-/// Sets the device's enable mask by a pass.
+/// Gives the sink a new enable mask, and runs a pass, in which the device takes the mask from the sink.
 pub fn set_mask(chip: &Chip, sink: &Recorder, mask: [u8; MASK_BYTES as usize]) {
     *sink.mask.lock().unwrap() = Some(mask);
     chip.drain_all();

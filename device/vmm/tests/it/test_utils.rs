@@ -23,8 +23,8 @@ impl Bus for Mmio {
     }
 }
 
-/// Runs a guest on a device that `placed_by` places. Returns the numbers of events and points, and whether
-/// memory trapped.
+/// Runs a guest on a device that `placed_by` places. Returns how many events and how many points were
+/// recorded, and whether accesses to the device's memory trapped.
 fn run(placed_by: &dyn Vm, vm: &FakeVm) -> (u64, u64, bool) {
     let dir = tempfile::tempdir().unwrap();
     let hypertrace = start(&dir.path().join("s"));

@@ -86,7 +86,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Parses the words after the rounds.
+/// Parses the arguments `RUN KIND CPU..` of the command line.
 fn parse<'a>(words: &[&'a str]) -> Option<(&'a str, Kind, Vec<usize>)> {
     let [run, kind, cpus @ ..] = words else { return None };
     let kind = match *kind {

@@ -55,9 +55,9 @@ pub(super) fn is_stub(bytes: &[u8]) -> bool {
         && masked(words.next(), 0xffc0_03ff) == Some(0xf940_0211)
 }
 
-/// Number of the link register.
+/// Register number of the link register.
 const LINK: u32 = 30;
-/// Number of the stack pointer as the base of an address.
+/// Register number of the stack pointer as the base of an address.
 const STACK: u32 = 31;
 
 /// Returns the kind of a load or store of the link register that the stack pointer addresses.

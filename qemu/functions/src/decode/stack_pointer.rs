@@ -14,7 +14,7 @@ pub enum StackPointerChange {
 
 use StackPointerChange::{Add, Set};
 
-/// Number of the stack pointer in instructions that can have it as an operand.
+/// Register number of the stack pointer in instructions that can have it as an operand.
 const STACK: u32 = 31;
 
 /// Masks and values of the fixed bits of instructions whose destination (bits 0 to 4) can be the stack

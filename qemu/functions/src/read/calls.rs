@@ -24,7 +24,7 @@ pub struct Call {
     pub function: u64,
     /// Address of the calling function, if known.
     pub caller: Option<u64>,
-    /// Number of the path of functions that leads to this call. [`Calls::path`] returns the functions.
+    /// Id of the path of functions that leads to this call. [`Calls::path`] returns the functions.
     pub path: u32,
     /// Number of functions around the call.
     pub depth: u16,

@@ -72,7 +72,7 @@ pub(super) struct Stack {
     pub beyond: u64,
     /// Slot of the last event
     pub last: u64,
-    /// Number of the last change to this stack, counted over all changes of the track's stacks
+    /// Sequence number of the last change to this stack. The changes are counted over all stacks of the track
     pub used: u64,
 }
 

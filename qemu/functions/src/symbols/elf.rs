@@ -55,8 +55,8 @@ fn parse<'b>(bytes: &'b [u8], path: &Path) -> Result<object::File<'b>> {
 struct Names {
     /// Number of bytes that further names may have.
     left: usize,
-    /// Number of bytes that are subtracted from `left` for a name without an end, because the reader may have
-    /// searched far for the end.
+    /// If a name has no end, the reader may have searched many bytes for the end. This number of bytes is
+    /// then subtracted from `left`.
     without_end: usize,
 }
 

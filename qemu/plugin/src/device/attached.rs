@@ -7,7 +7,7 @@ use hypertrace_abi::ring::ClientMemory;
 use hypertrace_segment::{Bell, LocalPages, LockFile, Mapping, Segment, SegmentError};
 use std::path::Path;
 
-/// Number of the plugin's file descriptor. The number is large, because an emulated program shares QEMU's
+/// File descriptor that the plugin uses. The number is large, because an emulated program shares QEMU's
 /// descriptors, and many programs expect their own descriptors to begin at 3. The number is below 1,024,
 /// because this is the usual limit.
 const DESCRIPTOR: i32 = 960;

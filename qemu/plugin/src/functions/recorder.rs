@@ -92,7 +92,7 @@ pub struct Recorder {
     stack_pointer: Option<StackPointer>,
     /// Number of vCPUs with records.
     in_use: AtomicU64,
-    /// Calls and returns of vCPUs without records.
+    /// Number of calls and returns on vCPUs for which the plugin keeps no records.
     left_out: AtomicU64,
 }
 
@@ -542,7 +542,7 @@ pub struct Totals {
     pub children: u64,
     /// Number of regions that began, if functions are recorded only in regions.
     pub regions: Option<u64>,
-    /// Calls and returns of vCPUs without records.
+    /// Number of calls and returns on vCPUs for which the plugin keeps no records.
     pub left_out: u64,
     /// Number of translated calls and returns that are not observed.
     pub not_observed: u64,

@@ -9,9 +9,9 @@ use std::sync::Arc;
 /// Maximum size of a text in bytes. A text of four times this size takes a reader a second.
 const MAX_TEXT: usize = 1 << 16;
 
-/// Appends the fields of an event to a record, if the fields have these names and types. Returns the number
-/// of texts that were cut. If a name or type differs, returns `None`; the record may then already have some
-/// of the fields.
+/// Appends the fields of an event to a record. Returns the number of texts that were cut. A value of any type
+/// is written as text if its type in `types` is a text. If a field's name or type otherwise differs from
+/// `types`, the function returns `None`; the record may then already have some of the fields.
 pub(super) fn append<'a>(
     record: &mut Vec<u8>,
     types: &[(Arc<str>, Type)],

@@ -149,7 +149,7 @@ pub enum HttpError {
 /// The answer of a collector that has accepted a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Accepted {
-    /// Number of the request's spans that the collector has rejected.
+    /// Count of the request's spans that the collector has rejected.
     pub rejected: u64,
     /// The collector's reason for the rejection, escaped.
     pub why: Option<String>,

@@ -172,7 +172,7 @@ struct Parents {
     all: HashMap<SpanKey, (Context, (i64, u64))>,
     /// The spans by their ends and numbers.
     by_end: BTreeMap<(i64, u64), SpanKey>,
-    /// Number of the last span.
+    /// Serial number of the last span.
     last: u64,
 }
 

@@ -77,9 +77,9 @@ pub(super) struct Known {
 /// Holder of a client.
 #[derive(Debug, Default)]
 struct Client {
-    /// Number of the holder's track. 0 if the holder has no track yet.
+    /// Id of the holder's track. 0 if the holder has no track yet.
     track: u64,
-    /// Number of the track that shows the bound on the error of the client's clock, and the bound that was
+    /// Id of the track that shows the bound on the error of the client's clock, and the bound that was
     /// written last.
     bound: (u64, u64),
     /// Times and tracks of all leases but the last.

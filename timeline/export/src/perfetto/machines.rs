@@ -15,9 +15,10 @@ const MAX_NAME: usize = 256;
 /// The machines of a session.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Machines {
-    /// Number of the host.
+    /// Id of the machine that stands for the host.
     pub host: u64,
-    /// Number of the guest's machine. If programs are the guests, this is the number of the host.
+    /// Id of the machine that stands for the guest. If programs are the guests, this is the number of the
+    /// host.
     pub guest: u64,
 }
 

@@ -313,7 +313,7 @@ impl Places<'_, '_, '_> {
 /// The tracks for the regions of one thread, client or group.
 #[derive(Debug, Default)]
 struct Lanes {
-    /// Number of the machine, and number of the track for regions that are nested.
+    /// Id of the machine, and id of the track for nested regions.
     nested: (u64, u64),
     /// End and depth of each region that is open on the track of nested regions, the innermost last.
     open: Vec<(i64, u8)>,

@@ -13,7 +13,7 @@ use hypertrace_timeline::KernelTrace;
 use hypertrace_timeline::regions::{Scheduled, Scheduling, SchedulingStep as Step, Task};
 use std::collections::{BTreeMap, HashMap};
 
-/// Maximum number of steps of all CPUs that wait to be written in a packet.
+/// Maximum number of waiting steps, summed over all CPUs. A step waits until it is written in a packet.
 const MAX: usize = 1 << 15;
 /// Number of waiting steps of one CPU from which the CPU's steps are written as a packet.
 const OF_PACKET: usize = 1 << 10;

@@ -111,7 +111,7 @@ pub(super) struct Sequence {
     last: Option<u64>,
     has_begun: bool,
     is_incremental: bool,
-    /// Number of the default track, for events that name no track. 0 if there is no default track.
+    /// Id of the default track, for events that name no track. 0 if there is no default track.
     track: u64,
 }
 

@@ -22,7 +22,7 @@ pub(super) struct Vcpus {
 
 struct Vcpu {
     of: ProvenVcpu,
-    /// Number of the CPU's track. 0 if the CPU has no track yet.
+    /// Id of the CPU's track. 0 if the CPU has no track yet.
     track: u64,
     /// Whether a thread of the guest has the CPU.
     is_taken: bool,

@@ -17,9 +17,9 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ComparedTsc {
-    /// Number of the client's clock.
+    /// Id of the client's clock.
     pub clock: u32,
-    /// Number of the client.
+    /// Id of the client.
     pub client: u32,
     /// TSC that the VMM describes.
     pub tsc: GuestTsc,
@@ -28,7 +28,7 @@ pub struct ComparedTsc {
     pub agreement: Agreement,
 }
 
-/// KVM's description of the TSC that a client may read, from the recording of the host's kernel.
+/// The TSC of a client, as KVM's events in the recording of the host's kernel describe the TSC.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KvmWord {
@@ -67,7 +67,7 @@ impl KvmWord {
 #[cfg_attr(test, derive(serde::Deserialize))]
 #[non_exhaustive]
 pub struct GuestCpu {
-    /// Number of the guest's clock.
+    /// Id of the guest's clock.
     pub clock: u32,
     /// Number that the guest gives the CPU.
     pub cpu: u32,

@@ -196,7 +196,7 @@ pub(crate) fn find(session: &Session, most_points: usize) -> Result<Found> {
 struct Served {
     point: Reference,
     epoch: u32,
-    /// Number of the host's clock.
+    /// Id of the host's clock.
     clock: u32,
     /// Time of the point in host units from the session's origin.
     host: i64,

@@ -55,7 +55,7 @@ pub(crate) struct CpuInput<'a> {
     sources: HashMap<u32, Arc<Source>>,
     /// Text of the last event of `trace_printk`.
     printed: Vec<u8>,
-    /// Number of the last event's thread, and the thread's source.
+    /// Id of the last event's thread, and the thread's source.
     source: (u32, Arc<Source>),
     /// Source of events that the CPU lost.
     lost: Option<Arc<Source>>,

@@ -114,7 +114,7 @@ pub(crate) struct AllThreads {
 pub struct KernelStat {
     /// Name of the file, if the name is not `kernel.dat`.
     pub file: Option<String>,
-    /// Number of the guest's clock in its session, if the trace is of a guest's kernel.
+    /// Id of the guest's clock in the session, if the trace is of a guest's kernel.
     pub clock: Option<u32>,
     /// Counts by CPU.
     pub cpus: Vec<CpuStat>,
@@ -157,7 +157,7 @@ mod facts {
 pub struct CpuStat {
     /// Name of the kernel's instance; empty for the first instance.
     pub buffer: Arc<str>,
-    /// Number of the CPU.
+    /// Id of the CPU.
     pub cpu: u32,
     /// Number of events in the CPU's pages.
     pub events: u64,

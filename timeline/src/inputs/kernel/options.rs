@@ -50,7 +50,7 @@ pub(crate) const STEAL_STEP_MS: u64 = 10;
 /// A time in which a counter of stolen time increased. A hypervisor took the stolen time from the CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Steal<T> {
-    /// Number of the CPU, or `None` for the counter of all CPUs.
+    /// Id of the CPU, or `None` for the counter of all CPUs.
     pub cpu: Option<u32>,
     pub from: T,
     pub to: T,
@@ -97,13 +97,13 @@ pub(crate) struct Options {
     pub threads: Option<Vec<u32>>,
     /// Name of the buffer with the scheduling of all threads.
     pub all: Option<String>,
-    /// Number of the guest's clock in its session, if the recording is of a guest's kernel.
+    /// Id of the guest's clock in the session, if the recording is of a guest's kernel.
     pub guest_clock: Option<u32>,
-    /// Number of the client that sent the recording, if the recording is of a guest's kernel.
+    /// Id of the client that sent the recording, if the recording is of a guest's kernel.
     pub guest_client: Option<u32>,
     /// Program that recorded the trace.
     pub version: String,
-    /// Number of the machine's CPUs.
+    /// How many CPUs the machine has.
     pub cpus: Option<u32>,
     /// Whether the file has a tracer's text. The reader does not show the text.
     pub has_text: bool,

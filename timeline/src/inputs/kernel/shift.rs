@@ -2,7 +2,7 @@
 
 //! The map from a guest's clock to the host's clock that trace-cmd has measured.
 
-/// Corrections of a guest's times, by the guest's CPUs.
+/// Corrections of a guest's times, with a separate list for each CPU of the guest.
 #[derive(Clone, Debug)]
 pub(crate) struct TimeShift {
     /// Id of the host's trace.

@@ -29,8 +29,9 @@ impl Host {
     /// Gives a thread to a client of a program, as the client's lease says. The first client keeps the thread
     /// until the last event of the client's lease. If a second lease names the thread before this event, the
     /// second lease's client gets no thread, and the time of this second client is unknown, even if the
-    /// second lease is right. After the last event of the first lease, another client can get the thread:
-    /// either the program has begun another lease, or the kernel has used the thread's number again.
+    /// second lease is right. After the last event of the first lease, the thread can be given to another
+    /// client, because the program may have begun another lease, or the kernel may have used the thread's
+    /// number again.
     fn claim(&mut self, number: u32, thread: Option<usize>, time: i64) {
         let Some(client) = self.client(number) else { return };
         if let Some(old) = client.thread.take() {

@@ -87,8 +87,8 @@ fn integers(bits: u32, signed: bool) -> Vec<Value> {
     values.into_iter().map(value).collect()
 }
 
-/// Returns QEMU's conversions. Also returns each letter with each padding, combined with each length and with
-/// each size of the macros.
+/// Returns QEMU's conversions and all conversions that consist of a padding, a length and a letter. Instead
+/// of the length and the letter, a conversion can have a macro such as `PRId64`.
 fn conversions(of_qemu: &str, lengths: &[&str], sizes: &[&str]) -> Vec<String> {
     let mut all: Vec<String> = of_qemu.split(' ').map(str::to_owned).collect();
     for padding in ["", "0", "1", "01", "5", "05", "14", "014", "0014"] {
