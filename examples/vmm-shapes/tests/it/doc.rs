@@ -192,7 +192,7 @@ fn the_lines_of_a_device_on_a_bus_are_those_of_the_example() {
         text.lines().filter(is_code).count()
     };
     let expected = format!(
-        "{} lines of code for a PCI bus of Cloud Hypervisor's shape, {} for an MMIO bus",
+        "{} lines of code for a PCI bus like Cloud Hypervisor's, {} for an MMIO bus",
         lines("function_device.rs"),
         lines("mmio_device.rs")
     );
