@@ -34,8 +34,8 @@ pub struct Clients {
 
 impl Clients {
     /// Makes the state of `all` clients whose memory is zero. The first `relays` clients relay the points of
-    /// other clients. The relays share the loop's time with each other. Their turns come after the turns of
-    /// the other clients, because a relayed point may need a schema that another client has sent.
+    /// other clients. The relays share the loop's time with each other. The relays' turns come after the
+    /// turns of the other clients, because a relayed point may need a schema that another client has sent.
     pub fn new(relays: u32, all: u32) -> Clients {
         let groups = [relays..all, 0..relays].into_iter().filter(|group| !group.is_empty());
         Clients {

@@ -39,7 +39,7 @@ use std::path::{Path, PathBuf};
 /// a row has their number in the column lost, or 0 if the number is unknown. For
 /// durations of regions, use `regions --samples --by FIELD`.
 ///
-/// ctf: a directory that babeltrace2 and Trace Compass read. It has the same events
+/// ctf: a directory that babeltrace2 and Trace Compass read, with the same events
 /// on one clock, with the bound on each time's error. (A session's own folder ctf/
 /// has the guests' clocks, and no events of kernels.)
 ///

@@ -296,7 +296,7 @@ impl Memory {
     /// device has guests.
     ///
     /// # Errors
-    /// If a page is beyond the end of this memory; the contents of this memory are then unchanged. Also if the
+    /// If a page is beyond the end of this memory; the contents of this memory are then unchanged. Or if the
     /// host has no memory for the pages; the contents of this memory are then unknown.
     pub fn load(&self, saved: &[Pages]) -> Result<(), RestoreError> {
         let most = Memory::file_size(&self.geometry);

@@ -198,7 +198,7 @@ struct hypertrace_bare {
     uint32_t described, known[2 * HYPERTRACE_BARE_EVENTS];
 };
 
-/* An event. Its text has the form name(field:type,field:type). */
+/* An event. The event's text has the form name(field:type,field:type). */
 struct hypertrace_bare_event {
     const char *text;
     uint32_t length, id, name_hash;

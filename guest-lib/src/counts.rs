@@ -32,10 +32,10 @@ pub struct ProcessCounts {
     pub abandoned: u64,
     /// Clients that threads have given up because another holder had taken them.
     pub taken: u64,
-    /// Reference points without an answer. Their status is [`Failed`](crate::Status::Failed). A segment's
-    /// host did not answer within a second, or was known to be dead. A device's host did not answer before
-    /// the store ended, because the device's server has died or hung, or the VMM has dropped the device. The
-    /// host may have recorded such a point.
+    /// Reference points without an answer. The status of such a point is [`Failed`](crate::Status::Failed). A
+    /// segment's host did not answer within a second, or was known to be dead. A device's host did not answer
+    /// before the store ended, because the device's server has died or hung, or the VMM has dropped the
+    /// device. The host may have recorded such a point.
     pub unanswered: u64,
     /// Events since the host of shared memory has ended, or since the device was taken away. The device is
     /// taken away if the guest's kernel module is loaded while the process uses the device through sysfs, or

@@ -46,8 +46,8 @@ impl LocalHost {
         (beat.load(Relaxed).wrapping_add(1) ^ place).max(1)
     }
 
-    /// Returns true if the host has ended. Also returns true if the host did not answer and has shown no sign
-    /// of life since then.
+    /// Returns true if the host has ended. The function also returns true if the host did not answer and has
+    /// shown no sign of life since then.
     pub(crate) fn is_dead(&self) -> bool {
         self.pages.state().load(Relaxed) == State::Ended as u32
             || DEAD.load(Relaxed) == self.sign_of_life()

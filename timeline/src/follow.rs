@@ -159,8 +159,8 @@ impl Follow {
     }
 
     /// Finds new packets. Returns a session that has only the new packets, or `None` if there are no new
-    /// packets. Also returns the position in each file after the new packets, and whether the session had
-    /// ended before the scan.
+    /// packets. The function also returns the position in each file after the new packets, and whether the
+    /// session had ended before the scan.
     fn scan(&mut self) -> Result<(Option<Session>, HashMap<PathBuf, Cursor>, bool)> {
         self.json.read_again(&self.dir)?;
         let is_finished = self.json.finished;

@@ -92,7 +92,7 @@ impl World {
         Producer::lease(self.memory(), state, Lease::new(token, ClockKind::Tsc, now, &info), false)
     }
 
-    /// Emits a record of `words` payload words. Returns 1 if it was recorded.
+    /// Emits a record of `words` payload words. Returns 1 if the record was recorded.
     fn emit(&self, producer: &Producer<'_>, timestamp: u64, words: usize) -> u64 {
         self.turn();
         let payload: [u64; WHOLE] = std::array::from_fn(|i| word(timestamp, i));
@@ -103,7 +103,7 @@ impl World {
         }
     }
 
-    /// Emits a typed event of one word on the hot path. Returns 1 if it was recorded.
+    /// Emits a typed event of one word on the hot path. Returns 1 if the event was recorded.
     fn emit_small(&self, producer: &Producer<'_>, timestamp: u64) -> u64 {
         self.turn();
         let (site, fields) = event_type!("a", x = word(timestamp, 0));

@@ -5,9 +5,9 @@ use hypertrace_format::error::error_chain;
 use hypertrace_kernel::Summary;
 use hypertrace_timeline::{Error, Recording, Session, UnreadPart};
 
-/// Reports what the recordings of guests' kernels lost. Also reports which other recordings of guests'
-/// kernels the command leaves out, and why. `shown` is a word for the command's use of recordings, such as
-/// `exported`.
+/// Reports what the recordings of guests' kernels lost. The function also reports which other recordings of
+/// guests' kernels the command leaves out, and why. `shown` is a word for the command's use of recordings,
+/// such as `exported`.
 pub fn say_guests(recording: &Recording, shown: &str) {
     let lost = recording.guest_kernels.iter().filter(|summary| has_losses(summary));
     lost.for_each(|summary| say(format_args!("a guest's kernel: {}", super::line(summary, None))));

@@ -136,8 +136,8 @@ fn record(
     }
 }
 
-/// Runs a program to its end. Returns the program's status. Also returns whether the program could not be
-/// traced, because it started with special rights.
+/// Runs a program to its end. Returns the program's status. The second value is true if the program
+/// could not be traced, because the program started with special rights.
 fn run_program(
     arguments: &[OsString],
     session: &Session,

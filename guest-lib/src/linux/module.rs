@@ -10,8 +10,8 @@ use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// Returns the module's node if the module has a device. Also returns a node that this user may not open,
-/// because opening the node gives the reason.
+/// Returns the module's node if the module has a device. A node that this user may not open is returned, too,
+/// because opening this node gives the reason.
 pub(super) fn find(options: &Options) -> Option<ChannelLocation> {
     let node = options.dev.join("hypertrace");
     match OpenOptions::new().read(true).write(true).open(&node) {

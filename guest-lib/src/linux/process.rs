@@ -443,8 +443,8 @@ impl Process {
         }
     }
 
-    /// Returns true if the channel's host has ended or the channel's device is gone. Also notes the cause,
-    /// because the count of later events needs the cause.
+    /// Returns true if the channel's host has ended or the channel's device is gone. The function also notes
+    /// the cause, because the count of later events needs the cause.
     fn has_host_ended(&self) -> bool {
         if self.is_device_gone() {
             losses::set_device_gone();

@@ -221,7 +221,7 @@ impl<D: Destination> HypertraceLayer<D> {
         }
     }
 
-    /// Counts a span that finds no place. Also records the loss in the trace.
+    /// Counts a span that finds no place. The function also records the loss in the trace.
     #[cold]
     fn lose(&self, metadata: &Metadata<'_>) {
         add(&LOST_SPANS);

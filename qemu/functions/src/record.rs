@@ -87,8 +87,8 @@ impl Record {
         }
     }
 
-    /// Reads a record. Also returns whether arguments or a returned value follow the record. The record does
-    /// not contain the size of the arguments.
+    /// Reads a record. The function also returns whether arguments or a returned value follow the record. The
+    /// record does not contain the size of the arguments.
     ///
     /// # Errors
     /// If the bytes are no record.

@@ -271,8 +271,8 @@ impl Sample {
         }
     }
 
-    /// Returns the places of all bytes in the headers of frames. Also returns the places of all other bytes,
-    /// or in a debug build of one byte in 29.
+    /// Returns the places of all bytes in the headers of frames. The function also returns the places of
+    /// other bytes: of all other bytes, or of one in 29 in a debug build.
     fn places(&self) -> impl Iterator<Item = usize> {
         let step = if FULL_SIZE { 1 } else { 29 };
         let is_in_header = |at| at - (self.frame_of(at) as usize) < 72;

@@ -197,8 +197,8 @@ fn points_are_answered_although_a_program_claims_that_the_host_is_awake() {
     let (done, mut recorded) = (AtomicBool::new(false), 0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // This thread prevents wake-ups of the host. It stands for a program that has rung its bell, and
-            // is killed before it wakes the host.
+            // This thread prevents wake-ups of the host. The thread acts like a program that has rung the
+            // bell, and is killed before the program wakes the host.
             loop {
                 watches.store(watch::BELLS, Relaxed);
                 std::thread::sleep(Duration::from_micros(50));

@@ -380,8 +380,8 @@ fn wait_until_taken(memory: ClientMemory<'_>) {
     wait_until("an empty ring", || head.load(Relaxed) == tail.load(Relaxed));
 }
 
-/// Leases the last client. Its clock is ahead by this many ticks, and will have lost them when the VM goes
-/// on.
+/// Leases the last client. The client's clock is ahead by this many ticks. When the VM goes on, the clock no
+/// longer has these ticks.
 fn lease<'m>(
     memory: ClientMemory<'m>,
     state: &'m ProducerState,

@@ -62,8 +62,8 @@ impl Lines {
         self.all.is_empty()
     }
 
-    /// Returns the host time of a guest reading. Also returns the bound on the error, if KVM's line held at
-    /// that time. Returns `None` if there is no line.
+    /// Returns the host time of a guest reading. If KVM's line held at that time, the function also returns
+    /// the bound on the error. Returns `None` if there is no line.
     pub fn at(&self, guest: u64) -> Option<(i64, Option<u64>)> {
         let x = clamped(guest);
         // Between two lines of KVM and before the first line, no line gives a bound: only constraints limit

@@ -570,8 +570,8 @@ fn unknown(from: i64, to: i64, why: Unknown) -> Interval {
     Interval { from, to, part: Part::Unknown, reason: 0, cause: why.number(), ended_by: None }
 }
 
-/// Combines an interval of a guest's thread with an interval of the vCPU's thread at the same time. Also
-/// returns whether an exit in this time is an exit of the guest's thread.
+/// Combines an interval of a guest's thread with an interval of the vCPU's thread at the same time. The
+/// function also returns whether an exit in this time is an exit of the guest's thread.
 fn product(guest: &Interval, host: &Interval) -> (Interval, bool) {
     let is_on = guest.part == Part::OnCpu;
     let piece = match host.part {

@@ -21,8 +21,8 @@ type Seen = (u64, u16, Vec<u8>);
 
 /// Makes a session of a guest with the host's clock. `points` are the times at which the guest reads its
 /// clock for a point. The host sees the point 10 us later, and the guest reads its clock again 10 us after
-/// that. Also returns the kernel's events around the points: a store 1 us after the first reading, and a load
-/// 1 us before the second reading.
+/// that. The function also returns the kernel's events around the points: a store 1 us after the first
+/// reading, and a load 1 us before the second reading.
 fn session(points: &[u64]) -> (Made, Vec<Seen>) {
     let clocks = [("host", 0), ("guest", GUEST_BASE)]
         .map(|(domain, base)| clock(u32::from(domain == "guest"), domain, 0, GHZ, base, START_NS));

@@ -193,8 +193,8 @@ fn what_the_host_did_not_record_refutes_nothing() {
     assert!(found.word.used().count() == 1 && found.cpus.is_empty(), "{:?}", found.cpus);
 }
 
-/// Makes a recording in which KVM makes the TSC offset of both vCPUs larger by a millisecond. Also returns
-/// the time of the first change.
+/// Makes a recording in which KVM makes the TSC offset of both vCPUs larger by a millisecond. The function
+/// also returns the time of the first change.
 fn changing() -> (Recorded, u64) {
     let (mut recorded, other) = (recorded(), OFFSET + MS as i64);
     let changed = recorded.vcpus.each_mut().map(|vcpu| {

@@ -26,7 +26,8 @@ enum Word {
     Next,
     /// Each vCPU's TSC, wrong by up to 20 us.
     Near,
-    /// A false TSC for each vCPU. Its rate is wrong by up to 900 ppm, so it is right at one time only.
+    /// A false TSC for each vCPU. The rate of the false TSC is wrong by up to 900 ppm, so the false TSC is
+    /// right at one time only.
     Turned,
     /// Any numbers.
     Random,
@@ -294,7 +295,7 @@ fn held_by(trace: &TraceDat) -> Vec<(i64, i64)> {
 fn an_offset_of_kvm_holds_as_long_as_the_recording_shows() {
     let (own, other) = (OWN, 77);
     // Each case has the threads that the recorder followed, and the changes of the offset (time in ns, offset
-    // before, offset after). It also says whether the recorder lost events, and when the offset held.
+    // before, offset after). The case also says whether the recorder lost events, and when the offset held.
     let ms = |from: i64, until: i64| vec![(from * 1_000_000, until * 1_000_000)];
     for (threads, changes, is_lossy, held) in [
         // The recorder saw the offset from 10 to 50 ms, and recorded its last event at 90 ms.

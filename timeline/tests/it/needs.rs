@@ -68,8 +68,8 @@ fn session(random: &mut Random) -> Made {
     made
 }
 
-/// Returns the entries of a timeline that have the name `named` and a Unix time of `from` or later. Also
-/// returns the number of all entries.
+/// Returns the entries of a timeline that have the name `named` and a Unix time of `from` or later. The
+/// function also returns the number of all entries.
 fn entries(
     recording: &Recording,
     needs: &Needs,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
 //! Tests of pipes, directories and links with the name of a session's file: reading fails at once, with an
-//! error that has the name. Also tests files that are too large.
+//! error that has the name. Other tests here read files that are too large.
 
 use hypertrace_format::error::BadInput;
 use hypertrace_test_support::made;

@@ -455,7 +455,8 @@ fn a_span_that_another_thread_polls_meanwhile_says_nothing_of_the_requests_own_p
     assert_eq!(known.map(|part| request.own.times.get(part)), [510, 1_000, 0]);
 }
 
-/// A span of a tree of spans, which a program runs. Its children run one after the other or at the same time.
+/// A span of a tree of spans, which a program runs. The span's children run one after the other or at the
+/// same time.
 #[derive(Clone, Debug)]
 struct Tree {
     name: usize,

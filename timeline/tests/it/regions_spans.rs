@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of spans of the crate `tracing`, made event by event. They check which spans are regions of one
+//! Tests of spans of the crate `tracing`, made event by event. The tests check which spans are regions of one
 //! thread, and into which parts the time of the other spans is divided.
 
 use crate::made_regions::*;

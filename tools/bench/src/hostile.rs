@@ -218,9 +218,9 @@ impl<'m> Hostile<'m> {
         true
     }
 
-    /// Writes blocks while there is room. `of` takes the number of a record. It returns the holder's token,
-    /// the number of records in the block, and the record's timestamp. The records have no payload. A pad
-    /// fills the rest of the block.
+    /// Writes blocks while there is room. `of` maps the number of a record to the holder's token, the number
+    /// of records in the block, and the record's timestamp. The records have no payload. A pad fills the rest
+    /// of the block.
     fn blocks(&mut self, of: impl Fn(u64) -> (u64, u64, u64)) {
         let block = self.memory.block_words();
         let tail = self.memory.host[host_page::TAIL].load(Ordering::Acquire);

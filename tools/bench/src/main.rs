@@ -1,5 +1,5 @@
-//! `hypertrace-bench` measures the cost of each operation on this machine. It also measures the operation's
-//! floor, which is the smallest possible cost.
+//! `hypertrace-bench` measures the cost of each operation on this machine, and the operation's floor, which
+//! is the smallest possible cost.
 //!
 //! The runs of a row alternate with runs of the row's floor, because disturbances by the machine then affect
 //! both. The benchmark reports the median of the ratios of paired runs. `--list` explains each row.

@@ -11,7 +11,8 @@ use tempfile::TempDir;
 
 const FILE: &str = "kernel.dat";
 
-/// Panics if the reader panics on a damaged trace. Also panics if the reader's error does not name the file.
+/// Panics if the reader panics on a damaged trace. The function also panics if the reader's error does not
+/// name the file.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let whole = match input.below(3) {

@@ -85,7 +85,7 @@ pub struct Recorder {
     delivered: Mutex<Delivered>,
 }
 
-/// Maximum number of records that the sink takes at once. It stands for the room in a packet.
+/// Maximum number of records that the sink takes at once. This limit plays the part of the room in a packet.
 const PACKET: u64 = 48;
 
 impl Recorder {

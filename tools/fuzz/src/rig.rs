@@ -267,8 +267,8 @@ impl<'a> Rig<'a> {
         });
     }
 
-    /// Returns the address that an access uses on its path. Also returns the region and the offset that this
-    /// address stands for.
+    /// Returns the address that an access uses on its path. The function also returns the region and the
+    /// offset that this address stands for.
     fn reach(&self, access: &Access) -> (u64, Option<(Region, u64)>) {
         let Access { path, region, offset, .. } = *access;
         match path {

@@ -103,7 +103,8 @@ fn record(
     Recorded { summary, ..recorded }
 }
 
-/// Records as `record` does, but does not end the session. Also returns the memory of the session's guests.
+/// Records as `record` does, but does not end the session. The function also returns the memory of the
+/// session's guests.
 pub fn begin(
     dir: &Path,
     setup: &Setup,
@@ -218,8 +219,8 @@ impl Recorded {
         }
     }
 
-    /// Checks that the snapshots contain only emitted events. Also checks that the last snapshot contains all
-    /// events that were neither overwritten nor filtered.
+    /// Checks that the snapshots contain only emitted events. The function also checks that the last snapshot
+    /// contains all events that were neither overwritten nor filtered.
     fn check_snapshots(&self, options: &Options) {
         for (n, dir) in self.snapshots.iter().enumerate() {
             let read = read(dir);

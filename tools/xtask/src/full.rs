@@ -1,4 +1,4 @@
-//! `cargo xtask full`: checks at full size. They take too long to run for each change.
+//! `cargo xtask full`: checks at full size. These checks take too long to run for each change.
 
 use std::collections::BTreeMap;
 use std::path::Path;

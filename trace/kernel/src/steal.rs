@@ -1,8 +1,8 @@
 //! Time that a hypervisor took from this machine's CPUs, if this machine is a guest itself.
 //!
 //! No event shows this time, because the system still counts the thread as running on the CPU. So a recording
-//! has the sum of the time. It also has the intervals in which the sum rose, and the intervals in which the
-//! counter of each CPU rose.
+//! has the sum of the time. The recording also has the intervals in which the sum rose, and the intervals in
+//! which the counter of each CPU rose.
 
 use crate::pace::Pace;
 use hypertrace_abi::clock::ticks;

@@ -174,8 +174,8 @@ impl TraceArgs {
     }
 }
 
-/// Returns a pattern without its sign. Also returns true if the pattern switches events on, and false if the
-/// pattern has the sign `-`.
+/// Returns a pattern without its sign. The function also returns true if the pattern switches events on, and
+/// false if the pattern has the sign `-`.
 fn on_or_off(text: &str) -> (&str, bool) {
     text.strip_prefix('-').map_or((text, true), |text| (text, false))
 }

@@ -74,8 +74,7 @@ impl Turn<'_, '_> {
     pub fn learn(&mut self) -> Result<bool, WriteFailed> {
         let (state, source) = (&mut *self.state, &mut *self.source);
         let consumer = &mut *self.consumer;
-        // The drain may read the client's own part. In addition, the drain may read the words that are left
-        // for all clients together.
+        // The drain may read the client's own part, and the words that are left for all clients together.
         let (part, known) = state.log_part;
         // Each call reads at least one text, because some callers repeat the call until no text is left.
         let own = if source.stats < known { part.max(1) } else { 1 };

@@ -400,8 +400,8 @@ impl Session {
 }
 
 /// Claims a host ring of the [installed](Session::install) session for the calling thread, like
-/// [`Session::attach`]. This function is for code that has no handle of the session. Also returns `false` if
-/// no session is installed.
+/// [`Session::attach`]. This function is for code that has no handle of the session. If no session is
+/// installed, the function returns `false`, too.
 pub fn attach(name: &str) -> bool {
     rings::attach(name)
 }

@@ -19,7 +19,8 @@ impl Writer {
     /// Starts a thread that calls `pass` once in each `period`, and when another thread unparks the thread. A
     /// pass returns zero if the rings are in use. Otherwise a pass returns the time after which a further
     /// pass is needed, if no other thread unparks the thread before. After a pass that returned zero, the
-    /// thread calls `pass` once in each `period` for a while. Also returns a handle of the thread.
+    /// thread calls `pass` once in each `period` for a while. The function also returns a handle of the
+    /// thread.
     pub(super) fn start(
         period: Duration,
         pass: impl Fn() -> Duration + Send + 'static,

@@ -94,8 +94,8 @@ fn full_logs_of_many_clients_keep_no_text_of_another_one_unread() {
                 guest.log("known()");
             }
         }
-        // A pass reads 256 KiB of the logs, whichever clients wrote them. It reads up to 256 KiB more in equal
-        // parts, one part for each client.
+        // A pass reads 256 KiB of the logs, whichever clients wrote them. The pass then reads up to 256 KiB
+        // more in equal parts, one part for each client.
         let all = u64::from(CLIENTS - 1) * 8192;
         assert!(pass == 1 || (all - 2 * 32768..all - 32768).contains(&unread), "{unread} of {all}");
         let text = format!("honest{pass}()");

@@ -468,8 +468,8 @@ impl Segment {
     }
 
     /// If the host has taken all records of a client's ring, and no thread has the client, gives the system
-    /// back the memory that the ring does not need. Otherwise, returns false. Also returns false if the
-    /// segment has a file of its own, because the file's memory is reserved.
+    /// back the memory that the ring does not need. Otherwise, returns false. The function also returns false
+    /// if the segment has a file of its own, because the file's memory is reserved.
     ///
     /// During this call, the host has the client's lock, so no thread leases the client and writes to the
     /// ring.

@@ -1,4 +1,4 @@
-//! Stacked bars of parts, as SVG without a script. Their colours are in the page's style.
+//! Stacked bars of parts, as SVG without a script. The colours of the bars are in the page's style.
 
 use super::super::rows::Shown;
 use super::super::text::time;

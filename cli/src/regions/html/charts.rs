@@ -11,9 +11,9 @@ use hypertrace_timeline::regions::{
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
-/// Numbers of points of a curve. `EVENLY` points have even steps over all regions. In addition, the slowest
-/// tenth of the regions has `IN_A_TENTH` points, and so have the slowest hundredth, the slowest thousandth
-/// and so on.
+/// Numbers of points of a curve. `EVENLY` points have even steps over all regions. The slowest tenth of the
+/// regions has `IN_A_TENTH` further points. The slowest hundredth, the slowest thousandth and so on each have
+/// as many.
 const EVENLY: usize = 200;
 const IN_A_TENTH: usize = 40;
 /// Number of slowest regions of a group that have lanes. The median region and the p99 region have lanes,

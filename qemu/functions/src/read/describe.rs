@@ -63,8 +63,8 @@ pub(super) fn tids(path: &Path, warnings: &mut Vec<Warning>) -> Result<Vec<u32>>
     if header[12..16] != [40, 0, 1, 2] {
         return Err(damaged(12, "not the header of a 64-bit little-endian machine"));
     }
-    // This call only warns. Its result is not used, because even an incomplete last line may have the
-    // numbers.
+    // This call only warns. The result of the call is not used, because even an incomplete last line may have
+    // the numbers.
     whole_lines(&bytes, path, warnings);
     let mut offset = HEADER;
     for line in bytes[HEADER..].split(|byte| *byte == b'\n') {

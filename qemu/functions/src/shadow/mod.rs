@@ -22,8 +22,8 @@
 //! pointer reports where functions store and load their return addresses ([`Linked`]).
 //!
 //! The guest chooses all addresses. Memory is bounded by [`Settings::stacks`] and [`MAX_FRAMES`]. For an
-//! event, the shadow stacks search all stacks at most twice. They write at most two records for each frame of
-//! two stacks. [`Counts`] counts everything beyond these bounds.
+//! event, the shadow stacks search all stacks at most twice. The shadow stacks write at most two records for
+//! each frame of two stacks. [`Counts`] counts everything beyond these bounds.
 
 mod counts;
 mod linked;

@@ -107,7 +107,7 @@ fn ret(site: &Site, slot: Option<u64>, tracer: &Tracer) -> Return {
 
 extern "C" fn called(vcpu: c_uint, word: *mut c_void) {
     // SAFETY: `observe` has registered this word, and QEMU calls this function on the thread that runs the
-    // vCPU. Both hold for the functions below, too.
+    // vCPU. The same two facts hold for the functions below.
     unsafe {
         at(vcpu, word, |site, tracer, now| {
             if let Some(slot) = slot(vcpu, site.level, tracer) {

@@ -103,7 +103,7 @@ fn check(machine: &'static Machine, cpus: u32) {
     uftrace::reads("uftrace-forky", &dir, &short);
 }
 
-/// Boots with a function trace that has the program's names. Also returns the trace's directory.
+/// Boots with a function trace that has the program's names. The function also returns the trace's directory.
 #[track_caller]
 fn traced(machine: &Ready, cpus: u32) -> (Booted, PathBuf) {
     let dir = machine.file("trace");

@@ -157,8 +157,8 @@ mod tests {
     type Written = (char, u16, u64, u64);
 
     /// Returns the records for a series of entries (`+`) and exits (`-`). Each event comes one unit of time
-    /// after the event before. Also returns the number of calls that are too deep, and the number of exits
-    /// without an entry.
+    /// after the event before. The function also returns the number of calls that are too deep, and the
+    /// number of exits without an entry.
     fn records(events: &[(char, u64)]) -> (Vec<Written>, [u64; 2]) {
         let mut records = Vec::new();
         let mut take = |record: Record| {

@@ -38,11 +38,12 @@ const TSC_OFFSET: &str = "kvm:kvm_write_tsc_offset";
 const WRITE: i64 = 2;
 
 impl KernelTrace {
-    /// Makes the clock maps of the session with this index, as [`ClockMaps::of`] does. In addition, the maps
-    /// use the kernel's times around reference points, so that bounds become smaller. Times that contradict
-    /// the reference points are left out and counted. The times come from all traces with the threads of the
-    /// session's host: the session's own trace, or traces of the same boot in other directories. Each trace
-    /// is read once. `sessions` and `traces` are the sessions and traces of a timeline.
+    /// Makes the clock maps of the session with this index, as [`ClockMaps::of`] does. These maps have
+    /// smaller bounds, because they also use the kernel's times around reference points. Times that
+    /// contradict the reference points are left out and counted. The times come from all traces with the
+    /// threads of the session's host: the session's own trace, or traces of the same boot in other
+    /// directories. Each trace is read once. `sessions` and `traces` are the sessions and traces of a
+    /// timeline.
     ///
     /// The recordings of the session's guests among `guests` are used to check KVM's description of a TSC.
     ///

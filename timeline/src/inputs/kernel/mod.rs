@@ -632,8 +632,8 @@ impl KernelTrace {
         facts.into_iter().filter(|(_, fact)| !fact.is_empty()).collect()
     }
 
-    /// Counts the events of each name. Leaves out events that do not occur. Also returns the faults that did
-    /// not prevent the reading of the trace.
+    /// Counts the events of each name. Leaves out events that do not occur. The function also returns the
+    /// faults that did not prevent the reading of the trace.
     ///
     /// # Errors
     /// If the file cannot be read.

@@ -1,5 +1,5 @@
-//! A mock of the attribute macro of `linkme`. It removes the attribute from the item, as the real macro does,
-//! and changes nothing else.
+//! A mock of the attribute macro of `linkme`. The mock removes the attribute from the item, as the real macro
+//! does, and changes nothing else.
 
 use proc_macro::{TokenStream, TokenTree};
 

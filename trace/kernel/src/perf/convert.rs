@@ -187,8 +187,8 @@ impl PageWriter {
     /// event gets the time of the previous event.
     fn event(&mut self, ticks: u64, words: &[u32]) -> io::Result<()> {
         let ticks = ticks.max(self.last);
-        // In addition to its own words, an event takes one word for its header, and two words if the time
-        // since the previous event is long. The number of lost events takes two more words.
+        // Besides the event's own words, an event takes one word for the event's header, and two words if the
+        // time since the previous event is long. The number of lost events takes two more words.
         if self.at + 4 * (words.len() + 5) > self.page.len() {
             self.flush()?;
         }
