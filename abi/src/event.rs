@@ -437,7 +437,7 @@ pub struct Note<const N: usize> {
 }
 
 impl<const N: usize> Note<N> {
-    /// Makes a note. `N` is its [`note_size`].
+    /// Makes a note. `N` is the result of [`note_size`] for this note.
     pub const fn new(name: &str, fields: &[&str]) -> Note<N> {
         let mut text = [0; N];
         let mut at = copied(&mut text, 0, name);

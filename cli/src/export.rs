@@ -295,7 +295,7 @@ fn whole_in<T>(
     file(folder, write, |file, _| Ok(file.keep(folder, name, false)?))
 }
 
-/// Writes a file without its name in a directory, and calls `keep` when the file is whole.
+/// Creates a file without a name in a directory, and calls `keep` when the file is whole.
 fn file<T>(
     folder: &Folder,
     write: impl FnOnce(&mut dyn Write) -> Result<T>,

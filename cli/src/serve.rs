@@ -204,7 +204,7 @@ fn absolute(option: &str, path: &Path) -> Result<String> {
     }
 }
 
-/// Runs the VMM to its end. `options` are added to the VMM's arguments. Returns its exit code.
+/// Runs the VMM until the VMM ends. `options` are added to the VMM's arguments. Returns the VMM's exit code.
 fn run_vmm(args: &Args, vmm: &Program, options: &[[String; 2]]) -> Result<u8, ProgramError> {
     let mut command = vmm.command();
     command.args(&args.vmm[1..]).args(options.iter().flatten());

@@ -1,4 +1,6 @@
-/* Regions that end with their scope, in C and C++. Each region ends once, whichever way leaves the scope. */
+/*
+ * Regions in C and C++ that end at the end of a scope. Each region ends once, whichever way leaves the scope.
+ */
 #include <hypertrace.h>
 
 static int computed = 0;

@@ -1,4 +1,4 @@
-//! The harness of the end-to-end tests. With its functions, a test reads like its scenario.
+//! The harness of the end-to-end tests. The functions of this module make a test read like a scenario.
 //!
 //! Each module has a subject. A function that needs a special capability of the machine reports a missing
 //! capability, and returns `None`.

@@ -138,8 +138,8 @@ impl Linux {
     pub fn udev() -> Option<Vec<(String, PathBuf)>> {
         let program = fs::canonicalize(capability::program(UDEV)?).unwrap();
         let mut files = fetched_libraries(&program);
-        // The two names lead to the same program. By its name, the program acts as the daemon or as
-        // `udevadm`.
+        // The two names lead to the same program. The program acts as the daemon or as `udevadm`, according
+        // to the name under which the program was started.
         files.extend(["systemd-udevd", "udevadm"].map(|name| (name.into(), program.clone())));
         Some(files)
     }

@@ -34,7 +34,7 @@ impl Site for Same {
     const FIELDS: &'static [&'static str] = &["a"];
 }
 
-/// Declaration that differs in its format only.
+/// A declaration that differs from the other declaration of the same name only in the format.
 #[linkme::distributed_slice(EVENTS)]
 #[linkme(crate = linkme)]
 static OTHER: TraceEvent = TraceEvent::new::<Same, (u64,)>(

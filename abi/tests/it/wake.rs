@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! When a producer wakes its ring's reader.
+//! Tests of the times at which a producer wakes the reader of the producer's ring.
 
 use crate::common;
 use common::{Memory, pull};

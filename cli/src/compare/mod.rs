@@ -273,7 +273,8 @@ fn read_all(dirs: &[PathBuf], faults: &mut Faults) -> Result<Side> {
     dirs.iter().map(|dir| Ok((dir.clone(), read(dir, faults)?))).collect()
 }
 
-/// Reads a run from its session or from its kept sums. If a part of the session is damaged, the rest is used.
+/// Reads a run: from the session in the directory, or from the sums that replaced the session. If a part of
+/// the session is damaged, the rest is used.
 fn read(dir: &Path, faults: &mut Faults) -> Result<Run> {
     if let Some(text) = kept(dir)? {
         let path = dir.join(FILE);

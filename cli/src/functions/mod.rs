@@ -78,7 +78,7 @@ enum Order {
     #[default]
     #[value(name = "self")]
     SelfTime,
-    /// Time until it returned
+    /// Time from the call to the return
     Total,
     /// Number of calls
     Calls,

@@ -136,8 +136,8 @@ fn record(
     }
 }
 
-/// Runs a program to its end. Returns the program's status. The second value is true if the program
-/// could not be traced, because the program started with special rights.
+/// Runs a program until the program ends. Returns the program's status. The second value is true if the
+/// program could not be traced, because the program started with special rights.
 fn run_program(
     arguments: &[OsString],
     session: &Session,

@@ -112,10 +112,10 @@ pub struct Args {
     #[arg(long, value_name = "KEY", value_enum)]
     sort: Option<Sort>,
 
-    /// Show the critical path, too. The path leads from the region's end back to its begin: while a thread was
-    /// blocked, the path follows the thread that woke it. The time of a program's regions with
-    /// any_client is divided along this path. Needs the events of all threads (record --kernel or -a,
-    /// as root)
+    /// Show the critical path, too. The path leads from the region's end back to its begin: while a
+    /// thread was blocked, the path follows the thread that woke it. The time of a program's regions
+    /// with any_client is divided along this path. Needs the events of all threads (record --kernel or
+    /// -a, as root)
     #[arg(long, conflicts_with_all = ["csv", "samples", "html"])]
     path: bool,
 

@@ -40,9 +40,9 @@ use std::io::{self, IsTerminal as _, Write as _};
 /// Events named lease tell which thread a client is. Only --json, --event and
 /// --where show them.
 ///
-/// Events of the host's kernel come from DIR/kernel.dat. Such an event
-/// has the source kernel/THREAD-TID and the name SYSTEM:EVENT, and its line ends with the
-/// CPU: @cpu1. If the kernel has a name for a number, the name is shown. Files of
+/// Events of the host's kernel come from DIR/kernel.dat. Such an event has the
+/// source kernel/THREAD-TID and the name SYSTEM:EVENT, and its line ends with the CPU:
+/// @cpu1. If the kernel has a name for a number, the name is shown. Files of
 /// trace-cmd (version 6 and 7) that are shown alone keep the times that trace-cmd
 /// report shows. If a guest's file is given with its host's file, and trace-cmd
 /// recorded how the two clocks relate, the guest's file is put on the host's clock.

@@ -187,7 +187,7 @@ fn commands_are_executed_between_those_of_one_that_pauses() {
     for command in ["one", "two"] {
         writeln!(input, "{command}").unwrap();
         assert_eq!(replies.next().unwrap().unwrap(), format!("<{command}>"));
-        // `pausing` keeps its input open, and connects anew for its next command.
+        // `pausing` keeps the input of its connection open, and connects anew for the next command.
         assert_eq!(ctl(dir.path(), &["help"]).ok(), "<help>\n");
     }
     drop(input);

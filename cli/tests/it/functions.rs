@@ -415,7 +415,7 @@ fn functions_behind_damage_are_shown_and_the_exit_code_tells_of_it() {
     let text = ran(&["-n", "40"]).stdout;
     let has = |number: u64| text.contains(&format!(" more_{number}\n"));
     assert_eq!(Vec::from_iter((0..30).filter(|number| !has(*number))), [1]);
-    // The two other tasks have six calls together. One exit lost its entry to the damage.
+    // The two other tasks have six calls together. The entry of one exit was lost in the damaged part.
     assert!(
         text.ends_with("\n36 calls, 0 without an end, 0 records lost, 1 exits without an entry\n"),
         "{text}"

@@ -33,7 +33,7 @@ fn recorded(ran: &Ran) -> Option<u64> {
         line.contains(" kernel events (by ") && !line.contains("that was left incomplete")
     });
     let line = line.unwrap_or_else(|| panic!("no closing line: {ran:?}"));
-    // perf counts its losses since Linux 6.0.
+    // perf counts lost events since Linux 6.0.
     let is_old = line.contains("(by perf)") && line.ends_with(", losses unknown");
     assert!(line.ends_with(", none lost") || is_old, "{line}");
     let count = line.trim_start_matches("hypertrace: ").split(' ').next().unwrap();

@@ -199,7 +199,8 @@ fn guest_is_right() -> bool {
     measured.is_some_and(|measured| guests_readings_agree(&truth, &outcome.results[0], &measured))
 }
 
-/// A program that spends its time as `Program::Spend` does, except in a VMM. Writes its readings to `file`.
+/// A program that spends its time as `Program::Spend` does, except in a VMM. Writes the program's readings to
+/// `file`.
 fn spend_natively(file: &Path) {
     let cpu = truth::first_cpu();
     truth::pin_to(cpu);

@@ -250,7 +250,7 @@ fn a_vcpu_uses_bars_while_a_move_is_reported() {
     pci.config_write(4, &[2, 0], |change| {
         let (pci, (tell, told)) = (Arc::clone(&pci), std::sync::mpsc::channel());
         std::thread::spawn(move || tell.send(pci.read(0xe000_0000, &mut [0; 8])));
-        // The VMM takes its time to map the BAR.
+        // The VMM needs some time to map the BAR.
         let found = told.recv_timeout(Duration::from_secs(20)).expect("the vCPU does not wait");
         assert!(found || change.region != Region::Config);
     });

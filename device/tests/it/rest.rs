@@ -108,7 +108,7 @@ fn a_loop_of_a_restored_guest_keeps_its_timer() {
     let restored = Chip::new(memory, &config, quiet(), || ());
     restored.restore(&chip.state(), None).unwrap();
     // The guest may have kicked before the snapshot, and write the record of this kick only after the
-    // restore. So the loop keeps its timer.
+    // restore. So the drain loop keeps the loop's timer.
     rests_not(&restored);
     // A KICK of one client says nothing about other clients.
     assert_eq!(restored.drain(&POLICY, true), Some(POLICY.period));

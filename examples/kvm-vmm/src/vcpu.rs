@@ -26,8 +26,8 @@ pub struct Shared {
     pub stop: AtomicBool,
 }
 
-/// Runs the vCPU until its program ends, fails or is stopped. Returns the exit code, or `None` if the vCPU
-/// was stopped. A stopped vCPU can run again, here or in another process that has its registers.
+/// Runs the vCPU until the vCPU's program ends, fails or is stopped. Returns the exit code, or `None` if the
+/// vCPU was stopped. A stopped vCPU can run again, here or in another process that has its registers.
 pub fn run(index: usize, vcpu: &mut VcpuFd, shared: &Shared) -> Result<Option<u32>, VcpuError> {
     (shared.observer)(VmmEvent::Start { vcpu: index });
     loop {

@@ -25,7 +25,7 @@ pub(super) fn open(path: &Path, options: &Options) -> Result<Opened, OpenError> 
 }
 
 /// Opens the segment of this lock file again. If the lock file's descriptor is still open, the function uses
-/// the descriptor. Otherwise it opens `path`, which must still name the same file.
+/// the descriptor. Otherwise the function opens `path`, which must still name the same file.
 pub(super) fn reopen(lock: &LockFile, path: &Path, options: &Options) -> Result<Opened, OpenError> {
     let Some(lock) = lock.move_out() else {
         let opened = open(path, options)?;

@@ -116,7 +116,7 @@ impl Open {
         has_left
     }
 
-    /// Returns the effect of a close by this thread.
+    /// Returns which kind of close occurs if this thread closes the span.
     #[inline]
     pub fn close(&self) -> Close {
         match self.first.load(Relaxed) {
@@ -274,10 +274,10 @@ impl OpenSpans {
 /// Returns the places of a block where a span may be.
 #[inline]
 fn probes(id: u64) -> impl Iterator<Item = usize> {
-    // A span's number in `Registry` has three parts: a place in the table of `Registry` in the low bits, the
-    // number of a thread in bits 38 to 50, and a generation in the bits above. The hash leaves out the
-    // generation. So a new span in an old span's place in `Registry` also gets the old span's place in this
-    // table. The lines of this place are in the cache.
+    // A span's id in `Registry` has three parts: a place in the table of `Registry` in the low bits, a
+    // thread's id in bits 38 to 50, and a generation in the bits above. The hash leaves out the generation.
+    // So a new span in an old span's place in `Registry` also gets the old span's place in this table. The
+    // lines of this place are in the cache.
     let hash = (id % (1 << 51)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
     (0..PROBES).map(move |n| (hash as usize + n) % PLACES)
 }

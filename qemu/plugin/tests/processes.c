@@ -118,7 +118,10 @@ __attribute__((noinline)) void count(void)
 }
 
 /* With a second thread, QEMU executes atomic instructions by its own functions. */
-/* For their stores, QEMU 7.2 then calls the plugin as if an earlier call had made the stores. */
+/*
+ * For the stores of these instructions, QEMU 7.2 then calls the plugin as if an earlier call had made the
+ * stores.
+ */
 __attribute__((noinline)) void run_atomics(void)
 {
 	pthread_t other;
@@ -172,7 +175,7 @@ static void run_limited(void)
 	repeat(100000);
 }
 
-/* Sends a signal to its own process while the program's only thread blocks the signal. */
+/* Sends a signal to the program's own process while the only thread of the program blocks the signal. */
 static void run_blocked(void)
 {
 	sigset_t set;

@@ -241,7 +241,10 @@ static void split(void)
 	printf("points %d\n", n);
 }
 
-/* Rewrites a store between its executions. The plugin has to see only those executions whose store is marked. */
+/*
+ * Rewrites a store instruction between two executions of the instruction. The plugin has to see only those
+ * executions whose store is marked.
+ */
 static void rewritten(void)
 {
 	char *pages = code_pages();

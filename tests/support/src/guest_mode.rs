@@ -59,7 +59,7 @@ impl Vcpu {
         vcpu
     }
 
-    /// Lets the thread lose its CPU after its last exit.
+    /// Lets the thread lose the CPU after the last exit.
     pub fn halted(mut self) -> Vcpu {
         let (last, tid) = self.host.last().map(|seen| (seen.0, seen.2)).unwrap();
         let payload = switch((tid, "vcpu"), 1, (9, "other"));

@@ -124,7 +124,8 @@ impl Made {
         Made::with_json(&json.replacen("\"clocks\"", "\"programs\":true,\"clocks\"", 1))
     }
 
-    /// Makes a session with this `session.json`. The list `events` in it is written to `classes.jsonl`.
+    /// Makes a session with this `session.json`. The list `events` in `session.json` is written to
+    /// `classes.jsonl`.
     pub fn with_json(json: &str) -> Made {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("ctf")).unwrap();

@@ -193,7 +193,7 @@ pub(super) struct Causes {
     numbers: HashMap<Found, CauseNumber>,
     /// Names of threads that events named.
     names: HashMap<CauseNumber, Names>,
-    /// Names of threads after their first names.
+    /// For each thread, all names after the thread's first name.
     others: HashSet<(CauseNumber, Comm)>,
 }
 

@@ -95,7 +95,7 @@ impl Walked {
         self.open.contains(&number)
     }
 
-    /// Ends the region with a number. `index` is its index in the store, if the region is wanted.
+    /// Ends the region with a number. `index` is the region's index in the store, if the region is wanted.
     pub fn end(&mut self, number: u32, index: Option<u32>) {
         if self.open.remove(&number) {
             self.queue.push_back(Piece::End(number, index));

@@ -72,22 +72,24 @@ pub const fn row(name: &'static str, run: Run, what: &'static str) -> Row {
 }
 
 impl Row {
-    /// Compares the row by its time divided by the floor's time.
+    /// Sets the floor and the target. The row's ratio is the row's time divided by the floor's time.
     pub const fn over(self, floor: Floor, target: &'static str) -> Row {
         self.compared_with(floor).target(target)
     }
 
-    /// Compares the row by its time minus the floor's time, in nanoseconds.
+    /// Sets the floor and the target. The row's ratio is the row's time minus the floor's time, in
+    /// nanoseconds.
     pub const fn less(self, floor: Floor, target: &'static str) -> Row {
         Row { compare: |ns, floor| ns - floor, ..self.over(floor, target) }
     }
 
-    /// Compares the row by the floor's time divided by the row's time, which is the gain in throughput.
+    /// Sets the floor and the target. The row's ratio is the floor's time divided by the row's time, which is
+    /// the gain in throughput.
     pub const fn speedup_of(self, floor: Floor, target: &'static str) -> Row {
         Row { compare: |ns, floor| floor / ns, ..self.over(floor, target) }
     }
 
-    /// Compares the row by its time divided by the floor's time, without a target.
+    /// Sets the floor without a target. The row's ratio is the row's time divided by the floor's time.
     pub const fn compared_with(self, floor: Floor) -> Row {
         Row { floor: Some(floor), ..self }
     }

@@ -35,7 +35,7 @@ const CONFIG: &[(&str, usize)] = &[
     ("TRACE_PARENT", offset_of!(ConfigPage, trace_parent)),
 ];
 
-/// Names without their prefix, and values.
+/// Names of constants without the common prefix, and the constants' values.
 const OTHERS: &[(&str, u64)] = &[
     ("CONFIG_WORDS", (size_of::<ConfigPage>() / WORD) as u64),
     ("PAGE", PAGE),

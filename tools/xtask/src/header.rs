@@ -61,7 +61,7 @@ const BEGIN: &str =
     "/* Constants of docs/abi.md, by `cargo xtask header`. Indices are of words of 64 bits. */\n";
 const END: &str = "/* End of the constants. */\n";
 
-/// Rust names and their names in C.
+/// Names of types in Rust, and the names of the same types in C.
 const NAMES: [(&str, &str); 5] = [
     ("CallSite", "hypertrace_site"),
     ("Counts", "hypertrace_counts"),

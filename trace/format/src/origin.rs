@@ -13,7 +13,7 @@ const MAX: (u64, u64) = (4096, 256);
 pub struct Origin {
     /// Version of the library that writes the session.
     pub version: String,
-    /// Command line of the process, cut to 4,096 bytes. Spaces separate its words.
+    /// Command line of the process, cut to 4,096 bytes. Spaces separate the command line's words.
     pub command: String,
     /// Name of the machine.
     pub host: String,

@@ -75,7 +75,7 @@ pub struct SessionJson {
     /// threads of the VMM that found no host ring.
     #[serde(default)]
     pub lost_unattached: u64,
-    /// Counters of the device. The VMM gives their values.
+    /// Counters of the device. The VMM gives the counters' values.
     #[serde(default)]
     pub device: BTreeMap<String, u64>,
     /// True if the session's owner ended the session.

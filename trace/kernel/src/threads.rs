@@ -59,7 +59,7 @@ pub(crate) fn current() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
 }
 
-/// Names of threads by their numbers.
+/// Names of threads, by thread id.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Names(BTreeMap<u32, String>);
 

@@ -40,8 +40,8 @@ impl AsFd for Out {
 }
 
 impl Out {
-    /// Begins a file with its header. The new file replaces an existing file. An existing file must be empty,
-    /// or begin with the header of a simpletrace file.
+    /// Begins a file, and writes the file's header. The new file replaces an existing file. An existing file
+    /// must be empty, or begin with the header of a simpletrace file.
     pub fn create(path: &Path, session: &Folder) -> io::Result<Out> {
         let mut file = open(path, session)?;
         let meta = file.metadata()?;

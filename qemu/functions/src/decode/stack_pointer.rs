@@ -3,7 +3,7 @@
 //! Changes of AArch64's stack pointer, by the encodings in the Arm Architecture Reference Manual, section
 //! C4.1.
 
-/// Change of the stack pointer by an instruction.
+/// Change of the stack pointer that an instruction makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StackPointerChange {
     /// The instruction adds this number.
@@ -43,8 +43,8 @@ const BASES: &[(u32, u32)] = &[
 /// spsel, xN.
 const SELECTIONS: &[(u32, u32)] = &[(0xffff_f0ff, 0xd500_40bf), (0xffff_ffe0, 0xd518_4200)];
 
-/// Returns the change of the stack pointer by an instruction of AArch64; `None` if there is no change. Some
-/// instructions that do not exist, or do not change the stack pointer, are taken for
+/// Returns the change of the stack pointer that an instruction of AArch64 makes; `None` if there is no
+/// change. Some instructions that do not exist, or do not change the stack pointer, are taken for
 /// [`StackPointerChange::Set`].
 #[must_use]
 pub fn stack_pointer_change(bytes: &[u8]) -> Option<StackPointerChange> {

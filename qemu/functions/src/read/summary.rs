@@ -24,12 +24,12 @@ pub enum By {
     Calls,
 }
 
-/// Calls of a function by one caller.
+/// Calls of a function from one calling function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caller {
     /// Address of the caller, if known.
     pub function: Option<u64>,
-    /// Number of calls by the caller.
+    /// Number of calls from this calling function.
     pub calls: u64,
     /// Time of these calls in nanoseconds. Nested recursive calls count once.
     pub total: u64,

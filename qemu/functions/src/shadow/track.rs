@@ -107,8 +107,8 @@ impl Stacks {
     }
 
     /// Reports a call of a place just ahead ([`CallAhead`](crate::decode::InstructionKind::CallAhead)). A
-    /// retpoline calls a place just ahead, replaces the return address by a function's address, and returns
-    /// to that function.
+    /// retpoline calls a place just ahead, overwrites the return address with a function's address, and
+    /// returns to that function.
     #[inline]
     pub fn call_ahead(&mut self, slot: u64) {
         self.ahead = slot;

@@ -146,7 +146,7 @@ fn a_tail_call_ends_one_function_and_begins_another() {
     let mut track = Track::new(Settings::default());
     track.call(KERNEL - 8, 0xa);
     track.jump(0xb);
-    // b loops to its own first byte.
+    // `b` jumps back to the first byte of `b`.
     track.jump(0xb);
     track.ret(KERNEL - 8);
 

@@ -249,7 +249,7 @@ fn a_signal_handler_that_nobody_called_ends_no_function() {
 fn a_function_without_a_slot_calls_others() {
     let mut track = track();
     track.enter(STACK, 0xa);
-    // b keeps its return address in another register.
+    // `b` keeps the return address of `b` in another register.
     track.link(0xb);
     track.enter(STACK - 32, 0xc);
     track.leave(STACK - 32);

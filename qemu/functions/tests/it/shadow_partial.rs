@@ -9,7 +9,7 @@ fn track() -> Track {
     Track::new(Settings { named_at_start: true, ..Settings::default() })
 }
 
-/// Calls a function by a pointer.
+/// Calls a function through a pointer.
 fn call_by_pointer(track: &mut Track, slot: u64, back: u64) {
     track.call_by(Call { at: back - 1, slot, return_address: back, target: None });
 }
@@ -34,8 +34,8 @@ fn an_observed_function_is_named_where_it_begins() {
 #[test]
 fn other_functions_by_a_pointer_are_not_recorded() {
     let mut track = track();
-    // The guest calls a function by a pointer. The plugin does not observe this function or its return, but
-    // the function calls an observed function.
+    // The guest calls a function through a pointer. The plugin does not observe this function or its return,
+    // but the function calls an observed function.
     call_by_pointer(&mut track, KERNEL - 8, 0x30);
     track.does("call 24 b0, ret 24");
     call_by_pointer(&mut track, KERNEL - 8, 0x35);

@@ -24,7 +24,7 @@ pub trait Events: 'static {
     /// This vCPU has nothing to do and waits for an interrupt. QEMU calls this function in whole machines
     /// only.
     fn vcpu_idle(_vcpu: c_uint) {}
-    /// This vCPU continues after it had nothing to do.
+    /// This vCPU continues after a time in which the vCPU had nothing to do.
     fn vcpu_resumed(_vcpu: c_uint) {}
     /// This vCPU ends. QEMU calls this function on the vCPU's thread.
     fn vcpu_ended(_vcpu: c_uint) {}

@@ -300,7 +300,7 @@ impl Recorder {
     /// Returns whether an instruction may run at another address than the address for which QEMU has
     /// translated the instruction. QEMU runs translated code at each virtual address of the code's page:
     /// programs map the same code at different addresses, and a kernel runs its first code at physical
-    /// addresses. After its start, a kernel runs each instruction at one address only.
+    /// addresses. After a kernel's start, the kernel runs each instruction at one address only.
     #[inline]
     pub fn may_run_elsewhere(&self, site: &Site) -> bool {
         self.is_machine && (site.level == self.levels.programs || site.at < KERNELS)

@@ -58,7 +58,7 @@ struct Shared {
     exchange: Mutex<Exchange>,
 }
 
-/// Windows on their way between a track and its keeper.
+/// Windows that a track and the track's keeper hand to each other.
 #[derive(Debug, Default)]
 struct Exchange {
     next: Option<MmapMut>,

@@ -162,9 +162,9 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Groups segments by their producers, in the order of their contents. The segments with this UUID come
-    /// first, and the recovered segments come last. The numbers in the files' names decide only the order of
-    /// segments that have no contents.
+    /// Groups segments by the producers of the segments, in the order of the segments' contents. The segments
+    /// with this UUID come first, and the recovered segments come last. The numbers in the files' names
+    /// decide only the order of segments that have no contents.
     ///
     /// # Errors
     /// If two segments cover the same part of a ring, because one of the segments must be a copy.
@@ -203,7 +203,7 @@ impl Stream {
         Ok(streams)
     }
 
-    /// Reads the stream from its beginning.
+    /// Reads the stream from the beginning of the stream.
     pub fn records<'a>(&'a self, classes: &'a Classes) -> Records<'a> {
         Records {
             segments: self.segments.iter(),

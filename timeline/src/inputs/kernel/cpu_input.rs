@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// Maximum number of threads whose names are kept: the default maximum number of threads of Linux.
 const MAX_NAMES: usize = 1 << 15;
 
-/// A CPU and its next entry.
+/// A CPU and the next entry of this CPU.
 #[derive(Debug)]
 pub(crate) struct CpuInput<'a> {
     file: &'a TraceFile,

@@ -21,7 +21,7 @@ const MAX_BYTES: usize = 4096;
 /// Maximum number of columns of a number or a text.
 const MAX_COLUMNS: usize = 256;
 
-/// Texts by their addresses, in order.
+/// Texts with their addresses, in the order of the addresses.
 #[derive(Debug, Default)]
 pub(crate) struct Printk(Vec<(u64, Box<str>)>);
 

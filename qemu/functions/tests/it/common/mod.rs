@@ -41,13 +41,13 @@ impl Track {
         self.call_by(Call { at: 0x99, slot, target: Some(target), return_address: 0 });
     }
 
-    /// Returns by the address at `slot`.
+    /// Executes a return instruction that takes the return address from `slot`.
     pub fn ret(&mut self, slot: u64) {
         self.ret_by(Return { at: 0x98, slot: Some(slot), value: None });
     }
 
     /// Makes calls and returns. `call 24 b` calls the function at 0xb, and stores the return address 24 bytes
-    /// below the top of the kernel's stack. `ret 24` returns by the return address at this place.
+    /// below the top of the kernel's stack. `ret 24` takes the return address from this place.
     pub fn does(&mut self, events: &str) {
         for event in events.split(", ") {
             let words: Vec<&str> = event.split(' ').collect();
