@@ -27,7 +27,7 @@ pub const PCI_REVISION: u8 = 3;
 
 /// Unit of mapping: the size of register pages and client pages.
 pub const PAGE: u64 = 4096;
-/// Minimum size of a BAR, so that a host with 64 KiB pages can map each BAR by itself.
+/// Minimum size of a BAR, so that a host with 64 KiB pages can map each BAR separately.
 pub const MIN_BAR: u64 = 64 * 1024;
 /// Size in bytes of a 64-bit word, the unit of rings and logs.
 pub const WORD: u64 = 8;

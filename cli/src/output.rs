@@ -135,8 +135,8 @@ impl Faults {
     }
 }
 
-/// Returns a progress bar for `parts` parts, by a template of indicatif. The bar is on stderr, and shown only
-/// if stderr is a terminal.
+/// Returns a progress bar for `parts` parts. `template` is a template of the crate `indicatif`. The bar is on
+/// stderr, and shown only if stderr is a terminal.
 pub fn progress(parts: u64, template: &str) -> Result<ProgressBar> {
     let style = ProgressStyle::with_template(template)?;
     Ok(ProgressBar::new(parts).with_style(style))

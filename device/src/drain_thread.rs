@@ -82,7 +82,7 @@ impl Loop {
                 let early = next.saturating_duration_since(Instant::now());
                 if !early.is_zero() && !self.stop.load(Relaxed) {
                     self.chip.counts().add(Counter::KickLimited);
-                    // The thread waits by a futex, which a filter allows anyway.
+                    // The thread waits on a futex, which a filter has to allow anyway.
                     thread::park_timeout(early);
                 }
                 self.kick.clear();

@@ -292,8 +292,8 @@ impl Memory {
         Ok(saved)
     }
 
-    /// Replaces the contents of all regions by the pages that [`Memory::save`] returned. Call this before the
-    /// device has guests.
+    /// Overwrites the contents of all regions with the pages that [`Memory::save`] returned. Call this before
+    /// the device has guests.
     ///
     /// # Errors
     /// If a page is beyond the end of this memory; the contents of this memory are then unchanged. Or if the

@@ -3,7 +3,7 @@
 //! The PCI function: 64 bytes of config space in front of the chip.
 //!
 //! Type 0 header of the PCI Local Bus Specification 3.0, section 6.1. Each dword has a value and a mask of
-//! the bits that a guest can change. The sizing of BARs works by this mask, too.
+//! the bits that a guest can change. A guest finds the size of a BAR through this mask, too.
 
 use crate::chip::Chip;
 use crate::counter::Counter;
@@ -280,14 +280,14 @@ impl PciFunction {
         })
     }
 
-    /// Performs a guest's load from a BAR, by address. Returns `false` if no BAR is there.
+    /// Performs a guest's load at an address in a BAR. Returns `false` if no BAR is there.
     pub fn read(&self, address: u64, data: &mut [u8]) -> bool {
         let Some((region, offset)) = self.find(address) else { return false };
         self.chip.read(region, offset, data);
         true
     }
 
-    /// Performs a guest's store to a BAR, by address. Returns `false` if no BAR is there.
+    /// Performs a guest's store at an address in a BAR. Returns `false` if no BAR is there.
     pub fn write(&self, address: u64, data: &[u8]) -> bool {
         let Some((region, offset)) = self.find(address) else { return false };
         self.chip.write(region, offset, data);

@@ -54,7 +54,7 @@
 
 /*
  * HYPERTRACE_REGION_BEGIN(name, id, field..), HYPERTRACE_REGION_END(name, id): mark the begin and the end of
- * a region of interest by the events NAME_begin(id, field..) and NAME_end(id). The id is a number that
+ * a region of interest with the events NAME_begin(id, field..) and NAME_end(id). The id is a number that
  * distinguishes each pass through the region from other passes. A region has 0 to 15 fields.
  */
 #define HYPERTRACE_REGION_BEGIN(name, ...)                                                         \

@@ -215,7 +215,7 @@ struct hypertrace_bare_reply {
 
 /* Names that end with an underscore are only for this header and the module for Linux. */
 
-/* Stores to a register by one marked instruction, which emulators' plugins recognise. */
+/* Stores to a register with one marked instruction, which emulators' plugins recognise. */
 static inline void hypertrace_bare_store_(void *to, uint64_t value) {
 #if defined(__x86_64__)
     /* The text has both dialects of assembly, because -masm=intel selects the second. */
@@ -232,7 +232,7 @@ static inline void hypertrace_bare_store_(void *to, uint64_t value) {
 #endif
 }
 
-/* Loads a word by one instruction, because the load may trap. */
+/* Loads a word with one instruction, because the load may trap. */
 static inline uint64_t hypertrace_bare_load_(const void *from) {
     uint64_t value;
 #if defined(__x86_64__)
@@ -683,7 +683,7 @@ static inline void hypertrace_bare_publish_losses(struct hypertrace_bare *client
     }
 }
 
-/* Fills the words up to the block's end by a pad record. A single word needs no pad. */
+/* Fills the words up to the block's end with a pad record. A single word needs no pad. */
 static inline void hypertrace_bare_pad_(const struct hypertrace_bare *client, uint64_t from,
                                         uint64_t to) {
     if (to - from >= 2) {
@@ -924,7 +924,7 @@ static inline bool hypertrace_bare_point(struct hypertrace_bare *client,
 }
 
 /*
- * Records an event of the interface of 2016, by one exit. The event has as many arguments as the device was
+ * Records an event of the interface of 2016 with one exit. The event has as many arguments as the device was
  * built for; missing arguments are 0. The function needs no lease, and does nothing if stores do not trap.
  */
 static inline void hypertrace_bare_2016(const struct hypertrace_bare_device *device, uint32_t number,

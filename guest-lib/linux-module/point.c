@@ -73,7 +73,7 @@ int ht_record(struct ht_client *client, const struct hypertrace_bare_event *even
 
 /*
  * Makes a reference point. Returns 0 or an error. If a segment's host has not answered yet, stores
- * the number of the point to `asked`, so that the caller can wait; otherwise stores 0.
+ * the point's sequence number to `asked`, so that the caller can wait; otherwise stores 0.
  */
 int ht_point(struct ht_client *client, const struct hypertrace_bare_event *event,
 	     const u64 *values, u32 count, u32 *asked)

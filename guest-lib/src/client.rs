@@ -316,7 +316,8 @@ impl<'m> Client<'m> {
     }
 }
 
-/// A bounded wait for the host: a second by the clock, or no wait if the host says that it cannot write.
+/// A bounded wait for the host: a second, as the clock measures, or no wait if the host says that it cannot
+/// write.
 struct Deadline<'m> {
     clock: Clock,
     until: u64,

@@ -152,7 +152,7 @@ impl From<ConfigError> for OpenError {
 
 #[cfg(feature = "std")]
 impl OpenError {
-    /// Returns the error for a refusal by the system, with its hint.
+    /// Returns the error for the system's refusal, with a hint for the user.
     pub(crate) fn because(
         doing: &'static str,
         path: &std::path::Path,

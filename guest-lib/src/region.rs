@@ -46,9 +46,10 @@ macro_rules! region {
     };
 }
 
-/// Marks a region as [`region!`](crate::region!) does, but by two reference points. These points are ordered
-/// with what the host does, and the host's triggers act on them (`on begin:NAME do ..`). The region costs two
-/// exits. A point that could not be recorded is counted, and the host shows the count.
+/// Marks a region as [`region!`](crate::region!) does, but with two reference points instead of two ring
+/// events. These points are ordered with what the host does, and the host's triggers act on them (`on
+/// begin:NAME do ..`). The region costs two exits. A point that could not be recorded is counted, and the
+/// host shows the count.
 ///
 /// ```
 /// fn on_vcpu(client: &hypertrace::Client, frame: u64) {

@@ -106,7 +106,7 @@ TRACED static void *thread(void *argument) {
     return argument;
 }
 
-/* Leaves functions by a jump. */
+/* Leaves functions with a jump. */
 TRACED static void dive(uint64_t depth) {
     CALLED(DIVE);
     if (depth > 0) {

@@ -16,7 +16,7 @@ use crate::capability;
 use crate::initramfs::{Initramfs, libraries_of};
 use crate::modules::{modules_of, root_of};
 
-/// A machine that QEMU emulates, by the names of its capabilities.
+/// A machine that QEMU emulates, with the names of the machine's capabilities.
 #[derive(Debug)]
 struct Machine {
     qemu: &'static str,

@@ -108,7 +108,7 @@ impl Line {
         number(self.fields.get(field)?)
     }
 
-    /// Returns the number of the guest client in the source.
+    /// Returns the id of the guest's client in the source.
     pub fn client(&self) -> Option<u32> {
         let (side, rest) = self.source.split_once('/')?;
         let (client, _) = rest.split_once(' ').filter(|_| ["guest", "program"].contains(&side))?;

@@ -84,8 +84,8 @@ pub fn contents(file: &Path) -> Option<Contents> {
     read
 }
 
-/// Reads several files in a common order, as [`contents`] reads a file. Returns each event with the number of
-/// its file, without the events of a second buffer.
+/// Reads several files in a common order, as [`contents`] reads a file. Returns each event with the index of
+/// the event's file, without the events of a second buffer.
 #[track_caller]
 pub fn merged(files: &[&Path]) -> Option<Vec<(usize, Shown)>> {
     let mut read: Option<Vec<(usize, Shown)>> = None;

@@ -73,10 +73,10 @@ pub(crate) enum Bound {
     /// The bound in nanoseconds.
     Known(Option<u64>),
     /// The bound follows from the constraints on the event's reading of a guest's clock. `host` is the host
-    /// time by the map. `late` is the difference by which the shown time is later than `host`. `rest` is the
-    /// part of a nanosecond that the shown time leaves out. The values `host`, `late` and `rest` are in units
-    /// of 1/[`FRACTION`] ns. `margin_ns` is the error of the session's place on the timeline in nanoseconds,
-    /// and is added to the bound.
+    /// time that the map computes. `late` is the difference by which the shown time is later than `host`.
+    /// `rest` is the part of a nanosecond that the shown time leaves out. The values `host`, `late` and
+    /// `rest` are in units of 1/[`FRACTION`] ns. `margin_ns` is the error of the session's place on the
+    /// timeline in nanoseconds, and is added to the bound.
     OfReading { host: i64, late: u64, rest: u64, margin_ns: u64 },
 }
 

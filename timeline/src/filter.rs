@@ -13,7 +13,7 @@
 //!
 //! `not` binds strongest, then `and`, then `or`. If an event lacks the compared field or property, or a
 //! number is compared with a text, the comparison is false with any operator. A time counts as a number of
-//! nanoseconds. For an event of the kernel, `pid` is the number of the thread. A region has the fields and
+//! nanoseconds. For an event of the kernel, `pid` is the id of the thread. A region has the fields and
 //! properties of its first event and of its last event. If both events have a field, the value in the last
 //! event counts.
 //!
@@ -578,7 +578,7 @@ mod tests {
         let text = "disk_read(lba:u64,delta:i64,ratio:f64,name:str,pid:u64,ok:bool)";
         let schema = Schema::parse(text).unwrap();
         let names = Vec::from_iter(schema.fields().map(|field| Arc::from(field.name)));
-        // The encoded text begins with the number of its bytes.
+        // The encoded text begins with the text's length in bytes.
         let disk = [*b"\x08\0\0\0disk", *b" \"a\"\0\0\0\0"].map(u64::from_le_bytes);
         let payload = [7, -3i64 as u64, 2.5f64.to_bits(), disk[0], disk[1], 99, 1];
         let source = Source {

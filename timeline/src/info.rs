@@ -60,8 +60,8 @@ pub struct Session {
     pub anchor: Point,
     /// Whether the session has the same counter and anchor as the recording's first session.
     pub is_placed: bool,
-    /// Start of the session by the common anchor, minus the start by the session's own anchor. The value is
-    /// positive if the start is later by the common anchor.
+    /// Start of the session as the common anchor gives it, minus the start as the session's own anchor gives
+    /// it. The value is positive if the first of these two starts is later.
     pub moved_ns: i64,
     /// Number of events that `session.json` counts but no file holds: see [`SessionStat::missing`].
     pub missing: u64,
@@ -311,7 +311,7 @@ pub struct UsedTsc {
 }
 
 impl Session {
-    /// Counts and describes a session of a recording, by its index.
+    /// Counts and describes the session with this index in a recording.
     ///
     /// # Errors
     /// If the session or the trace of its host's kernel is damaged.

@@ -160,7 +160,7 @@ impl<'a> Array<'a> {
         Array(Numbers::Bytes { bytes, width: width.clamp(1, 8), signed })
     }
 
-    /// Returns whether the numbers of the array have a sign.
+    /// Returns whether the elements of the array are signed.
     pub fn is_signed(&self) -> bool {
         matches!(self.0, Numbers::Bytes { signed: true, .. })
     }

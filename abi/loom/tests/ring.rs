@@ -7,9 +7,9 @@
 //! few emits fill, wrap and lap a ring. The producer is the model's main thread, which leases and fills the
 //! ring before the consumer's thread begins, so that the model covers the race and not the preparation.
 //!
-//! Both threads take [`World::turn`]s, because loom finds races by the last access to each word. The consumer
-//! loads tail before it stores tail. For loom, this load would hide the earlier loads of tail by the
-//! producer.
+//! Both threads take [`World::turn`]s, because loom detects a race from the last access to each word. The
+//! consumer loads tail before it stores tail. In loom, this load would hide the producer's earlier loads of
+//! tail.
 //!
 //! loom does not model a load that takes its value from a store later in the execution. So the model does not
 //! check the Release ordering of the consumer's stores of tail and `schema_seen`.

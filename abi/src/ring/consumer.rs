@@ -102,8 +102,8 @@ pub struct Pulled {
     pub end: u64,
     /// Number of records taken.
     pub records: u64,
-    /// Sequence number of the first record taken, or of the next record if none was taken. If this number is
-    /// unknown before the next block, the value is a lower bound.
+    /// Sequence number of the first record taken. If no record was taken, the sequence number of the next
+    /// record. If this number is unknown before the next block, the value is a lower bound.
     pub sequence: u64,
     /// Lease token of all records taken.
     pub token: u64,

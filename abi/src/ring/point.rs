@@ -59,9 +59,9 @@ impl Producer<'_> {
         slot[1].store(u64::from(site.name_hash()) | u64::from(cpu) << 32, Relaxed);
         slot[2].store(now, Relaxed);
         fields.put(&slot[SLOT_HEADER_WORDS..]);
-        // ORDERING: the store to EMIT is a volatile access that must come after these
-        // stores. x86 orders the stores by itself; on other CPUs and for write-combining mappings, this fence
-        // orders the stores.
+        // ORDERING: the store to EMIT is a volatile access that must come after these stores. x86 orders the
+        // stores without a fence; on other CPUs and for write-combining mappings, this fence orders the
+        // stores.
         if self.fenced || !cfg!(target_arch = "x86_64") {
             store_fence();
         }

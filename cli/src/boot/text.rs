@@ -179,9 +179,10 @@ pub fn percent(ns: u64, of: u64) -> u128 {
 pub struct Column {
     /// Durations in nanoseconds.
     times: Vec<u64>,
-    /// The exits, by the thing that the guest touched: the number of exits and their time in nanoseconds.
+    /// For each thing that the guest touched, the number of exits and the time of these exits in nanoseconds.
     exits: Vec<BTreeMap<String, (u64, u64)>>,
-    /// Time in nanoseconds in which threads waited for a CPU, by the name of the thread that had the CPU.
+    /// For each name of a thread that had a CPU, the time in nanoseconds during which other threads waited
+    /// for this CPU.
     behind: Vec<BTreeMap<String, u64>>,
     /// Time in nanoseconds by part and thread, under the names that `parts` makes.
     parts: Vec<BTreeMap<String, u64>>,
@@ -262,7 +263,7 @@ fn add(sums: &mut BTreeMap<String, u64>, more: BTreeMap<String, u64>) {
     }
 }
 
-/// Returns how long threads waited for a CPU, by the name of the thread that had the CPU.
+/// Returns for each name of a thread that had a CPU how long other threads waited for this CPU.
 fn behind(stage: &Stage) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     let waits = stage.threads.iter().flat_map(|thread| &thread.waits);
@@ -508,7 +509,7 @@ fn counted(rows: &[(String, &Column, &Column)], least: u64) -> String {
 mod tests {
     use super::*;
 
-    /// Returns a stage of two boots with these numbers: the stage's time, the exits by a port, the time in
+    /// Returns a stage of two boots with these numbers: the stage's time, the exits at a port, the time in
     /// which threads waited behind a thread, and the time in guest mode.
     fn stage(ns: u64, exits: u64, behind: u64, guest: u64) -> Column {
         fn map<T>(name: &str, value: T) -> BTreeMap<String, T> {

@@ -294,7 +294,7 @@ fn known_list(known: &BTreeSet<String>, wrong: &str) -> String {
 }
 
 /// Returns a line of names, beginning with the name that is nearest to a wrong name. If the line has no room
-/// for all names, the line ends with the number of the other names.
+/// for all names, the line ends with the count of the remaining names.
 pub fn listed(known: &BTreeSet<String>, wrong: &str) -> String {
     let near = nearest(wrong, known.iter().map(String::as_str));
     let others = known.iter().map(String::as_str).filter(|name| Some(*name) != near);

@@ -553,7 +553,7 @@ fn doing_row(out: &mut String, depth: usize, doing: &str, ns: &[u64]) {
 #[derive(Default)]
 struct Thread {
     tids: BTreeSet<u32>,
-    /// What the threads did. The key is the number of the part and the cause. The value is the time for each
+    /// What the threads did. The key is the index of the part, and the cause. The value is the time for each
     /// column in nanoseconds.
     doing: BTreeMap<(usize, Option<String>), Vec<u64>>,
 }

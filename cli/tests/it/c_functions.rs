@@ -99,7 +99,7 @@ fn printed(text: &str) -> BTreeMap<&str, (u64, Counts)> {
     functions
 }
 
-/// Returns the calls and returns in a session, by address.
+/// Returns for each address the calls and returns in a session.
 fn recorded(lines: &[Line]) -> BTreeMap<u64, Counts> {
     let mut found: BTreeMap<u64, Counts> = BTreeMap::new();
     for line in lines {

@@ -257,8 +257,8 @@ fn the_kernels_events_of_a_real_guest_agree_with_its_points() {
     let count = |value: &Value| value.as_u64().unwrap();
     let (used, left_out) = (&with["kernel_limits"]["used"], &with["kernel_limits"]["left_out"]);
     assert!(said.contains("none lost"), "{said}");
-    // Each of the 2,000 points limits the clock twice: by its exit and by the next entry. The kernel may lose
-    // a few events without reporting the loss.
+    // Each of the 2,000 points limits the clock twice: the exit at the point gives a limit, and so does the
+    // next entry. The kernel may lose a few events without reporting the loss.
     assert!(count(used) >= 3_800, "{with}");
     assert!(count(left_out) * 100 <= count(used), "{with}");
     assert_eq!(without["kernel_limits"], Value::Null);
@@ -416,8 +416,8 @@ fn times_by_the_vmms_word_are_exact_and_their_bound_is_that_of_the_points() {
     assert_eq!(after.len(), 100);
     for ((error, bound), (own, least)) in before.into_iter().zip(after) {
         assert_eq!(own, 0);
-        // The offset that the VMM declares is true, so the bound grows by the error before: the distance from
-        // the middle of the bounds to the truth.
+        // The offset that the VMM declares is true. So the bound grows by the earlier error, which is the
+        // distance from the middle of the earlier bounds to the truth.
         let away = least - bound - error.abs();
         assert!(error.abs() > 100 && away.abs() <= 100, "{error}: {bound} {least}");
     }

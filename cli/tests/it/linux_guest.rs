@@ -1,4 +1,4 @@
-//! `hypertrace serve`: a Linux guest of a stock QEMU, by a shared file and by vfio-user.
+//! `hypertrace serve` for a Linux guest of a stock QEMU: with a shared file, and with vfio-user.
 
 use std::collections::BTreeMap;
 use std::path::Path;

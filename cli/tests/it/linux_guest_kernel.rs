@@ -143,7 +143,7 @@ pub fn check_cpus(session: &Path, least: u64) -> (usize, u64) {
     })
 }
 
-/// Checks as [`check_cpus`] does, by the switches for which `is_switch` is true.
+/// Checks as [`check_cpus`] does, but uses only the switches for which `is_switch` is true.
 #[track_caller]
 pub fn check_cpus_by(
     session: &Path,

@@ -30,7 +30,7 @@ impl Python {
         Some(Python { program, folder: tempfile::tempdir().unwrap() })
     }
 
-    /// Runs a script with this tree's package and library, by a command that starts the script.
+    /// Runs a script with this tree's package and library. `command` starts the script.
     fn in_tree(&self, command: &mut Command, script: &str, arguments: &[&str]) -> Ran {
         self.run(command, &library().join("libhypertrace.so"), script, arguments)
     }

@@ -115,7 +115,7 @@ impl Drop for Notes {
     }
 }
 
-/// Makes an instance whose name has the number of an ended process, as a recorder names its instances.
+/// Makes an instance whose name contains the id of an ended process, as a recorder names its instances.
 fn instance_of_an_ended_process(own: &Instance) -> PathBuf {
     let mut ended = Command::new("true").spawn().unwrap();
     ended.wait().unwrap();

@@ -53,7 +53,7 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value}"))
 }
 
-/// Returns the numbers of the charts.
+/// Returns the indices of the charts.
 fn data(page: &Element) -> Value {
     let scripts = page.all("script");
     let data = scripts.iter().find(|script| script.get("type") == "application/json").unwrap();

@@ -370,8 +370,8 @@ impl Truth {
         let least = self.ns(samples[0].slack()).min(2 * READING);
         samples.truncate(samples.len() / 2);
         // A hypervisor may take the CPU between the kernel's decision to switch and the switch's event. Then
-        // one part is too long and another part is too short by the same time, so the region with the largest
-        // error is left out.
+        // one part is too long, another part is too short, and both errors are equal, so the region with the
+        // largest error is left out.
         let off = |sample: &&Sample| -> i64 {
             let (found, truth) = (&measured[&sample.region], self.spent(sample));
             kinds.iter().map(|kind| (found[*kind as usize] - truth[*kind as usize]).abs()).sum()

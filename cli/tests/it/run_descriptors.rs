@@ -94,8 +94,8 @@ fn a_programs_files_under_the_librarys_number_are_left_alone_and_all_is_recorded
         assert!((locked.len()..locked.len() + unlocked.len()).all(is_free), "and no others");
         return;
     }
-    // The number of the library's descriptor is the number of a locked file in the first turn, and of an
-    // unlocked file in the second turn.
+    // In the first turn, the library's descriptor has the value of a locked file's descriptor. In the second
+    // turn, the library's descriptor has the value of an unlocked file's descriptor.
     for half in [0, FILES / 2] {
         let dir = tempfile::tempdir().unwrap();
         let mut command = run_test(dir.path(), &[], this_test!(), dir.path().to_str().unwrap());

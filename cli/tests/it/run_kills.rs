@@ -221,7 +221,7 @@ fn sessions_recovered_from_forged_ring_positions_are_readable() {
     }
 }
 
-/// Index of a note: the number of the client that breaks the rules.
+/// Index of a note: the id of the client that breaks the rules.
 const HOSTILE: u64 = 3;
 
 #[test]

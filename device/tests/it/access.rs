@@ -37,7 +37,7 @@ fn offsets(region: Region) -> Vec<u64> {
     offsets
 }
 
-/// Class of an access, by the specification.
+/// Class that the specification gives to an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     /// An access outside of all regions.

@@ -262,7 +262,7 @@ fn a_slot_that_changes_while_it_is_read_is_bounded() {
     assert_eq!(found.len() as u64 + faults, calls);
 }
 
-/// A model of the registers, by the specification.
+/// A model of the registers that follows the specification.
 #[derive(Default)]
 struct Model {
     shadows: BTreeMap<u64, [u8; 8]>,

@@ -135,14 +135,14 @@ impl PciFunction {
         self.config_write(offset_of(register).saturating_add(offset), data)
     }
 
-    /// Performs a load from a BAR, by address. Fills every byte, with ones if no BAR is there. Takes no lock.
+    /// Performs a load at an address in a BAR. Fills every byte, with ones if no BAR is there. Takes no lock.
     pub fn read(&self, gpa: u64, data: &mut [u8]) {
         if !self.function.read(gpa, data) {
             data.fill(0xff);
         }
     }
 
-    /// Performs a store to a BAR, by address. Takes no lock.
+    /// Performs a store at an address in a BAR. Takes no lock.
     pub fn write(&self, gpa: u64, data: &[u8]) {
         self.function.write(gpa, data);
     }

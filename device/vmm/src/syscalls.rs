@@ -50,8 +50,8 @@ lists! {
     /// Drain thread of a session in a journal.
     DRAIN_JOURNAL: SYS_getrandom SYS_ppoll SYS_read SYS_sendto SYS_close SYS_prlimit64
         SYS_clock_gettime;
-    /// Event loop of a VMM that drains by the adapter for `event-manager`. The event loop's thread also needs
-    /// a list for drain threads.
+    /// Event loop of a VMM in which the adapter for `event-manager` drains. The event loop's thread also
+    /// needs a list for drain threads.
     EVENT_LOOP: SYS_timerfd_settime SYS_epoll_ctl SYS_epoll_wait SYS_epoll_pwait SYS_write;
     /// Reset, save, load and finish of the device. The calling thread also needs a list for drain threads,
     /// because these functions drain on the calling thread.

@@ -145,7 +145,7 @@ impl Args {
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Board {
-    /// Number of calls of [`Board::meet`], by all vCPUs.
+    /// How often all vCPUs together have called [`Board::meet`].
     arrived: AtomicU64,
     /// Addresses of the device's regions: config, data, control, rings; 0 for none.
     regions: [AtomicU64; 4],

@@ -1,7 +1,7 @@
 //! The interface of 2016: the functions of its library for guests.
 //!
-//! This module keeps arguments in the process's memory, by the client numbers that the program
-//! uses, and copies the arguments to the device at each event. Each thread records these events
+//! This module keeps the arguments of each client number that the program uses in the process's
+//! memory, and copies the arguments to the device at each event. Each thread records these events
 //! through its own client. In the session, such an event nevertheless has the client number that
 //! the program gave.
 //!

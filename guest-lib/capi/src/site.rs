@@ -169,7 +169,7 @@ impl CallSite {
 /// Returns a cell as an atomic: the library fills it in while other threads read it.
 #[inline(always)]
 fn word(cell: &UnsafeCell<u32>) -> &AtomicU32 {
-    // SAFETY: the library accesses such a cell by atomic operations only.
+    // SAFETY: the library accesses such a cell with atomic operations only.
     unsafe { AtomicU32::from_ptr(cell.get()) }
 }
 

@@ -275,8 +275,8 @@ static int leave(int file, volatile uint64_t *all, const struct window *w)
 		guest[HYPERTRACE_ABI_G_SCHEMA_LEN] = UINT64_MAX / 2;
 		guest[HYPERTRACE_ABI_G_HEAD] = (1ULL << 60) + 8;
 		/*
-		 * If the next holder continued from this value of EMIT, it would give its point the
-		 * number of a point that the host has already answered.
+		 * If the next holder continued from this value of EMIT, this holder would give a
+		 * point the sequence number of a point that the host has already answered.
 		 */
 		control[HYPERTRACE_ABI_REGISTER_EMIT / 8] = guest[PAGE / 8 + HYPERTRACE_ABI_H_REPLY] - 1;
 		control[HYPERTRACE_ABI_REGISTER_LEASE / 8] = UINT64_MAX;

@@ -142,7 +142,7 @@ fn tsc(cpuinfo: &str, clocksources: &str) -> Tsc {
     }
 }
 
-/// Measures time by a clock's ticks.
+/// Measures time in ticks of a clock.
 #[derive(Debug)]
 pub(super) struct Pace {
     clock: Clock,

@@ -33,14 +33,14 @@ pub(super) fn find(options: &Options) -> Result<ChannelLocation, OpenError> {
     }
 }
 
-/// Returns the functions that are ivshmem, by address.
+/// Returns the PCI functions that are ivshmem, in the order of their addresses.
 fn functions_of_ivshmem(options: &Options) -> impl Iterator<Item = PathBuf> {
     let functions = function::candidates(options);
     functions.into_iter().filter(|function| function::is_ivshmem(function))
 }
 
-/// Returns the first PCI function, by address, that is a hypertrace device by its ids. If there is no such
-/// function, returns the first function whose memory is a segment.
+/// Among the PCI functions whose ids are those of a hypertrace device, returns the function with the lowest
+/// address. If there is no such function, returns the first function whose memory is a segment.
 fn on_bus(options: &Options) -> Option<ChannelLocation> {
     let functions = function::candidates(options);
     if let Some(device) = functions.iter().find(|function| function::is_device(function)) {

@@ -21,7 +21,7 @@ pub(super) fn devices(options: &Options) -> PathBuf {
     options.sysfs.join("bus/pci/devices")
 }
 
-/// Returns the functions that may have a channel, by address.
+/// Returns the PCI functions that may have a channel, in the order of their addresses.
 pub(super) fn candidates(options: &Options) -> Vec<PathBuf> {
     let functions = fs::read_dir(devices(options)).into_iter().flatten();
     let mut functions: Vec<PathBuf> = functions.flatten().map(|entry| entry.path()).collect();
@@ -30,7 +30,7 @@ pub(super) fn candidates(options: &Options) -> Vec<PathBuf> {
     functions
 }
 
-/// Returns true if a candidate is a hypertrace device by its ids.
+/// Returns true if the ids of a candidate are those of a hypertrace device.
 pub(super) fn is_device(function: &Path) -> bool {
     id(function, "device") == Some(PCI_DEVICE)
         || id(function, "subsystem_device") == Some(PCI_SUBSYSTEM)

@@ -60,9 +60,9 @@ const BATCHES: usize = 16;
 /// memory and a load from a cache is several times larger.
 const UNCACHED_NS: u32 = 20;
 
-/// Measures the kind of a mapping by the time of loads, compared to loads from private memory. Stores cannot
-/// be measured, because any word may be in use. Loads distinguish write-back memory from the other kinds,
-/// which need fences.
+/// Finds out the kind of a mapping: compares the time of loads from the mapping with the time of loads from
+/// private memory. Stores cannot be measured, because any word may be in use. Loads distinguish write-back
+/// memory from the other kinds, which need fences.
 pub(super) fn memory_type(words: &[AtomicU64]) -> MemoryType {
     let private: [AtomicU64; 8] = std::array::from_fn(|_| AtomicU64::new(0));
     let floor = fastest(&private);

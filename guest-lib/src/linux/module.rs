@@ -1,5 +1,5 @@
-//! Opens the device by the guest's kernel module, for programs of any user: `/dev/hypertrace` has the MMIO
-//! window. The pages of a client are in the mapping while the client is leased. An access to a page of
+//! Opens the device through the guest's kernel module, for programs of any user: `/dev/hypertrace` has the
+//! MMIO window. The pages of a client are in the mapping while the client is leased. An access to a page of
 //! another client does not fault, but reaches only memory that nobody else uses.
 
 use super::opened::{Opened, Window, open_bar};

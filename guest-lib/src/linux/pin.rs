@@ -41,7 +41,7 @@ fn here() -> *const () {
     pin as fn() as *const ()
 }
 
-/// Finds a function by its name. A direct call would need a static program to be linked with the dynamic
+/// Finds the function with this name. A direct call would need a static program to be linked with the dynamic
 /// loader.
 fn function(name: &CStr) -> Option<*mut c_void> {
     // SAFETY: dlsym looks for a name in this process.

@@ -87,7 +87,7 @@ pub(super) struct Process {
     // In a forked child, the next two fields refer to zeros.
     fork_guard: &'static ForkGuard,
     states: &'static [State],
-    // The index is the client's number less the number of the first leasable client.
+    // The index is the client's id minus the id of the first leasable client.
     cells: Box<[ClientCell]>,
     in_use: Box<[AtomicU64]>,
     /// The segment's bells if clients can wake the segment's host; else empty.

@@ -382,7 +382,7 @@ extern "C" fn at_exit() {
     }
 }
 
-/// Number of bits in the number of a process.
+/// Number of bits in a process's random id.
 const PROCESS_BITS: u32 = 22;
 /// Random number of this process; 0: not drawn yet.
 static PROCESS: AtomicU32 = AtomicU32::new(0);

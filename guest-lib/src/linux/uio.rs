@@ -1,5 +1,5 @@
-//! Maps the device's BARs by the kernel's driver `uio_pci_generic`, which maps BARs for programs even if the
-//! kernel is locked down. The driver offers a map only for a 32-bit BAR that is not prefetchable.
+//! Maps the device's BARs through the kernel's driver `uio_pci_generic`, which maps BARs for programs even if
+//! the kernel is locked down. The driver offers a map only for a 32-bit BAR that is not prefetchable.
 //!
 //! The code is unsafe because a C function returns the size of a page.
 #![allow(unsafe_code)]

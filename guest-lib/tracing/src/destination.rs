@@ -8,7 +8,7 @@ pub trait Destination: parts::Destination {
     /// Returns a set of bits: the backends that now get an event of a span. `slot` is the event's slot in the
     /// enable mask.
     fn on_span(slot: usize) -> u32;
-    /// Returns the random number of the calling process, of 22 bits.
+    /// Returns the calling process's random id of 22 bits.
     fn process() -> u32;
     /// Records an event on the calling thread's ring.
     fn emit<S: Site, F: Fields>(site: S, fields: F);

@@ -113,7 +113,7 @@ impl<D: Destination> HypertraceLayer<D> {
         Some(open.serial()).filter(|serial| serial >> COUNT_BITS == u64::from(D::process()))
     }
 
-    /// Returns the number of the span that is around a new span or an event; 0 if there is no such span.
+    /// Returns the id of the span that is around a new span or an event; 0 if there is no such span.
     #[inline]
     fn around<S>(&self, parent: Option<&Id>, is_contextual: bool, ctx: &Context<'_, S>) -> u64
     where
@@ -253,7 +253,7 @@ impl<D: Destination> HypertraceLayer<D> {
     }
 }
 
-/// Returns the number of a new span of a process.
+/// Returns an id for a new span of a process.
 #[inline]
 fn next_serial(process: u32) -> u64 {
     /// Number of span numbers that a thread takes at once.

@@ -37,8 +37,8 @@
 //! - `id`, the span's number. The low 31 bits are a count of spans, and the 22 bits above are a random number
 //!   of the process. Spans of two processes can have the same number if both processes draw the same random
 //!   number;
-//! - `parent`, the number of the surrounding span, or 0 without a surrounding span. `hypertrace regions`
-//!   shows the span as a child of the surrounding span;
+//! - `parent`, the id of the surrounding span, or 0 without a surrounding span. `hypertrace regions` shows
+//!   the span as a child of the surrounding span;
 //! - the fields that the span was made with. `hypertrace regions --by FIELD` groups spans by such a field;
 //! - `target`. `regions --by target` groups spans by this field. Spans of one name with several targets are
 //!   several rows, `TARGET::NAME`.
@@ -51,7 +51,7 @@
 //!
 //! The name of an event is `log_error`, `log_warn`, `log_info`, `log_debug` or `log_trace`, and depends on
 //! the event's level. Records of `hypertrace-log` have the same names. The fields are `target`, `span` (the
-//! number of the surrounding span, or 0), the event's own fields (`message` is one of them), and `cut`.
+//! id of the surrounding span, or 0), the event's own fields (`message` is one of them), and `cut`.
 //!
 //! # Fields
 //!

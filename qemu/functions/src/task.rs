@@ -5,7 +5,7 @@
 /// Track of records: a virtual CPU at a privilege level, or a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
-    /// Kernel's thread id of the task. The number of a written task is not 0.
+    /// Kernel's thread id of the task. The thread id of a written task is not 0.
     pub tid: u32,
     /// Name of the task, such as `cpu0 Ring3`. The name of a task from a trace is empty if the trace does not
     /// name the task. uftrace shows 15 bytes of a name.

@@ -39,7 +39,7 @@ __attribute__((noinline)) void leaf(void)
 	calls_of_leaf++;
 }
 
-/* Calls `leaf` by a tail call: the last instruction of `tail` jumps to `leaf`. */
+/* Calls `leaf` with a tail call: the last instruction of `tail` jumps to `leaf`. */
 __attribute__((noinline, optimize("O2"))) void tail(void)
 {
 	calls_of_tail++;

@@ -1,4 +1,6 @@
-/* A library. With PROGRAM, this file is a program that calls the library by stubs and by a pointer. */
+/*
+ * A library. With PROGRAM, this file is a program that calls the library through stubs and through a pointer.
+ */
 #ifdef PROGRAM
 #include <stdio.h>
 

@@ -35,7 +35,7 @@ static void run_threads(void)
 {
 	pthread_t threads[8];
 
-	/* There are several rounds, so that a later thread may get the number of a thread that has ended. */
+	/* There are several rounds, so that a later thread may get the id of a thread that has ended. */
 	for (int round = 0; round < 3; round++) {
 		for (int i = 0; i < 8; i++)
 			pthread_create(&threads[i], NULL, thread, NULL);

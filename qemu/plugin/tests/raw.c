@@ -150,7 +150,10 @@ static void forks(void)
 	point(relays, points_each + 2, relays, points_each + 2, marked_store);
 }
 
-/* Makes points by a first and a second mapping of the file, and by the second after the first is removed. */
+/*
+ * Makes points through a first and a second mapping of the file, and, after the first mapping is removed,
+ * through the second.
+ */
 static void elsewhere(void)
 {
 	points((void *)0);

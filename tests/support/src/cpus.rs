@@ -187,8 +187,8 @@ impl Cpus {
         self.trace_without(|_, _, _| None)
     }
 
-    /// Makes the kernel.dat without some events. `is_lost` gets the buffer, CPU and number of an event, and
-    /// returns `Some` if the event is lost.
+    /// Makes the kernel.dat without some events. `is_lost` is called with the buffer, the CPU and the index
+    /// of an event, and returns `Some` if the event is lost.
     pub fn trace_without(
         &self,
         mut is_lost: impl FnMut(bool, usize, usize) -> Option<Counted>,

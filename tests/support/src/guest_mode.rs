@@ -72,7 +72,8 @@ impl Vcpu {
 #[derive(Clone)]
 pub struct Recorded {
     pub vcpus: [Vcpu; 2],
-    /// Lost events of each of the host's CPUs, by their numbers.
+    /// Events that each CPU of the host loses: the index of each lost event among the CPU's events, and
+    /// whether the recorder counts the loss.
     pub lost: [Vec<(usize, Counted)>; 2],
     /// Text of the recorder's list of TSCs, followed by options.
     pub words: String,

@@ -13,9 +13,9 @@ const MAX_TRIES: u64 = 20;
 /// Kills `usual` runs of a program, and checks what each killed run leaves. `HYPERTRACE_TEST_KILLS` overrides
 /// `usual`.
 ///
-/// `start` gets the number of the kill, and returns when the run can be killed. The kill comes within `span`
-/// after the return of `start`, at a different moment for each run. `kill` returns false if the run ended
-/// before the kill. Then `start` begins another run.
+/// `start` is called with the index of the kill, and returns when the run can be killed. The kill comes
+/// within `span` after the return of `start`, at a different moment for each run. `kill` returns false if the
+/// run ended before the kill. Then `start` begins another run.
 #[track_caller]
 pub fn sweep<R>(
     usual: u64,

@@ -211,7 +211,7 @@ pub struct Vcpu {
     /// Constraints on the clock: each has a number of guest ticks and a host time in ns.
     pub not_after: Vec<(u64, i64)>,
     pub not_before: Vec<(u64, i64)>,
-    /// True time and ticks of each event. The index is the number of the event.
+    /// True time and ticks of each event. The index is the event's index.
     pub events: Vec<(i64, u64)>,
 }
 

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-/// Returns how often each thread of a process sleeps in this time, by the thread's name. Threads of the same
-/// name are added up.
+/// Returns for each name of a thread of a process how often the thread sleeps in this time. Threads of the
+/// same name are added up.
 pub fn sleeps_in(time: Duration, pid: u32) -> BTreeMap<String, u64> {
     let before = sleeps(pid);
     thread::sleep(time);

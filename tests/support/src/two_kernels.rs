@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A guest with two CPUs, and recordings by its kernel and by the host's kernel, made event by event. Some of
-//! the guest's threads have regions. The tests know what each thread of the guest did at each time.
+//! A guest with two CPUs, and two recordings: one of the guest's kernel, and one of the host's kernel. The
+//! tests make the recordings event by event. Some of the guest's threads have regions. The tests know what
+//! each thread of the guest did at each time.
 
 use crate::cpus::{ASLEEP, Event, HARD, READY};
 use crate::guest_mode::{END, KVM_ENTRY, KVM_ENTRY_ID, MS, OFFSET, TIDS, raw, word};
@@ -17,7 +18,7 @@ use crate::trace_dat::{
 };
 use hypertrace_timeline::regions::Part;
 
-/// Milliseconds that the host took from the guest's CPUs, by the count of the guest's kernel.
+/// Milliseconds that the host took from the guest's CPUs, as the guest's kernel counts.
 pub const STOLEN_MS: u64 = 30;
 
 /// Numbers of the guest's threads with regions: two threads on each CPU, and a thread that moves from the
@@ -197,7 +198,7 @@ impl World {
         world
     }
 
-    /// Returns the number of a thread.
+    /// Returns the id of a thread.
     pub fn tid(&self, thread: usize) -> u32 {
         let is_of_second = self.is_two && (2..MOVED).contains(&thread);
         THREADS[if is_of_second { thread - 2 } else { thread }]
@@ -272,8 +273,8 @@ impl World {
     }
 
     /// Returns what the second vCPU's thread did on the critical path that `path` returns. Each part has the
-    /// number of the second guest's thread that ran, or 0 if no thread ran. Each part also has the CPU time
-    /// of the host's thread.
+    /// id of the second guest's thread that ran, or 0 if no thread ran. Each part also has the CPU time of
+    /// the host's thread.
     pub fn across(&self, thread: usize, from: u64, to: u64) -> Vec<(u32, u64)> {
         let mut found = Vec::new();
         for (thread, from, to) in self.path(thread, from, to) {

@@ -286,8 +286,8 @@ pub fn session(vcpus: &[Vcpu]) -> Made {
     made
 }
 
-/// Makes the kernel's trace of these vCPUs, each on its own CPU. `keep` gets the number of an event, and
-/// returns whether the trace has the event.
+/// Makes the kernel's trace of these vCPUs, each on its own CPU. `keep` is called with the index of an event,
+/// and returns whether the trace has the event.
 pub fn trace(vcpus: &[Vcpu], keep: impl Fn(usize) -> bool) -> TraceDat {
     let mut number = 0;
     let (id, version) = recorded(made::BOOT, 0);

@@ -148,7 +148,7 @@ fn record(faults: &Faults, mut random: Random, one_of: u64, whole: Whole) {
     let (mut emitted, mut dropped) = vmm;
     for (client, guest) in (0..).zip(&guests) {
         let stream = recorded.client(client);
-        // Events that the session could not write by its end count as overwritten.
+        // Events that the session had not written when the session ended count as overwritten.
         assert_eq!(stream.events + stream.lost_overwritten, guest.0, "{stream:?} {guest:?}");
         assert_eq!(stream.lost_full, guest.1, "{stream:?}");
         emitted += guest.0;

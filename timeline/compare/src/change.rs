@@ -110,11 +110,11 @@ pub struct Difference {
     /// regions. These differences also add up to the difference of the typical mean.
     #[serde(serialize_with = "objects")]
     pub children: Vec<(String, Change)>,
-    /// Part of the typical mean that exits took, by the exit's reason. Over all reasons, the times in the
-    /// kernel add up to the part *kernel*, and the times in the VMM add up to the part *VMM*.
+    /// For each reason of exits, the part of the typical mean that these exits took. Over all reasons, the
+    /// times in the kernel add up to the part *kernel*, and the times in the VMM add up to the part *VMM*.
     #[serde(serialize_with = "objects")]
     pub exits: Vec<(String, ExitChange)>,
-    /// Part of the typical mean during which threads waited, by the wait's cause.
+    /// For each cause of waits, the part of the typical mean during which threads waited.
     #[serde(serialize_with = "objects")]
     pub causes: Vec<(String, Change)>,
     /// Difference of the means of all regions.

@@ -232,7 +232,7 @@ const UNNAMED: &str = "a thread without a name";
 const NOT_RECORDED: &str = "what was not recorded";
 const NOT_KNOWN: &str = "what is not known";
 
-/// Returns a name of a cause. The name is the same in each run, so the name has no number of a thread. A
+/// Returns a name of a cause. The name is the same in each run, so the name does not contain a thread id. A
 /// thread's name is in quotes, because a program can call its threads `timer` or `others`.
 fn cause_name(cause: &Cause) -> String {
     match cause {
@@ -293,8 +293,8 @@ impl Run {
             let exits = exits.iter();
             let exits = exits.flat_map(|(_, e)| [&e.count, &e.kernel_ns, &e.vmm_ns, &e.waits_ns]);
             let waits = Vec::from_iter(waits.iter().map(|(_, ns)| ns));
-            // The waits are a part of the duration, so their sum can exceed the duration only by the error of
-            // rounding.
+            // The waits are a part of the duration, so their sum can exceed the duration only because of
+            // rounding errors.
             let most = mean.duration_ns() * (1.0 + 1e-9) + 1.0;
             let percentiles = || region.percentiles_ns.iter();
             [mean, &region.all, &region.slowest]

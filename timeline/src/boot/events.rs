@@ -202,8 +202,8 @@ fn read<'a>(
         match entry? {
             EntryRef::Event(event) => {
                 let trace = event.kernel_trace();
-                // A kernel's trace may have a second buffer, which holds the events of all threads. The
-                // number of this buffer is the number of the trace plus `traces.len()`.
+                // A kernel's trace may have a second buffer, which holds the events of all threads. The index
+                // of this buffer is the index of the trace plus `traces.len()`.
                 let of = trace.map(|trace| (&traces[trace % traces.len()], trace < traces.len()));
                 match of {
                     Some((of, _)) if of.is_of_guest() => {}

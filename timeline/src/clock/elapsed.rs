@@ -83,7 +83,7 @@ impl GuestReading<'_> {
 }
 
 impl ClockMap {
-    /// Returns the [`GuestTime`] of a guest reading, with 0 as the number of the clock.
+    /// Returns the [`GuestTime`] of a guest reading, with 0 as the id of the clock.
     pub(super) fn guest_time(&self, guest: u64) -> GuestTime {
         let x = clamped(guest);
         let at = self.find(&mut 0, x);

@@ -10,10 +10,10 @@
 //!
 //! A clock's rate is never off by more than 1,000 ppm ([`SLACK_PER_MILLE`]). So each constraint limits *f*
 //! everywhere. The limit is wider at readings that are farther from the constraint. For each reading, a sweep
-//! from left to right gives the limits by all constraints before the reading. A sweep from right to left
-//! gives the limits by all constraints after the reading. Between two readings, *f* must satisfy the limits
-//! of *both* sweeps. At each reading, the map goes through the middle between these limits. Between two
-//! readings, the map is a straight line.
+//! from left to right computes the limits that all constraints before the reading set. A sweep from right to
+//! left computes the limits that all constraints after the reading set. Between two readings, *f* must
+//! satisfy the limits of *both* sweeps. At each reading, the map goes through the middle between these
+//! limits. Between two readings, the map is a straight line.
 //!
 //! The map assumes nothing about how the rate changes within its limits: the rate may drift, change at once,
 //! or oscillate.
@@ -194,7 +194,7 @@ pub struct ClockMap {
 #[derive(Clone, Copy, Debug)]
 struct Knot {
     x: i64,
-    /// Host time of the reading by the map.
+    /// Host time that the map gives to the reading.
     y: i64,
     /// Limits from the constraints of this reading and of the readings before it.
     forward: Span,

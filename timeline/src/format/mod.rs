@@ -46,7 +46,7 @@ pub(crate) struct Format {
     pub printk: Option<Printk>,
 }
 
-/// Fields of an event of `trace_printk`, by their indices.
+/// Indices of the fields of an event of `trace_printk`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Printk {
     /// Field with the address of a text.

@@ -31,8 +31,8 @@ pub struct Region<'a> {
 }
 
 impl Region<'_> {
-    /// If the region is a span of the crate `tracing`, returns the number of the span around the region, or 0
-    /// if there is no such span.
+    /// If the region is a span of the crate `tracing`, returns the id of the span around the region, or 0 if
+    /// there is no such span.
     pub fn span_parent(&self) -> Option<u64> {
         self.begin.and_then(span).map(|(parent, _)| parent)
     }

@@ -59,7 +59,7 @@ pub enum Cause {
     Interrupt(Option<String>),
     /// A softirq, with its name if its beginning was recorded.
     Softirq(Option<&'static str>),
-    /// A cause that has no number of its own, because there are too many causes.
+    /// A cause without a separate id, because there are too many causes.
     Others,
 }
 
@@ -248,7 +248,7 @@ impl Causes {
         }
     }
 
-    /// Returns the number of a cause, or [`Causes::OTHERS`] if there are too many causes.
+    /// Returns the id of a cause, or [`Causes::OTHERS`] if there are too many causes.
     pub fn number(&mut self, cause: Found) -> CauseNumber {
         if let Some(number) = self.numbers.get(&cause) {
             return *number;
@@ -259,7 +259,7 @@ impl Causes {
         number
     }
 
-    /// Returns the number of a thread. An event at the time `at` told the thread's name. A thread that
+    /// Returns the cause id of a thread. An event at the time `at` told the thread's name. A thread that
     /// renames itself stays the same cause.
     pub fn thread(&mut self, task: &Task, at: i64) -> CauseNumber {
         if task.tid() == 0 {
@@ -288,7 +288,7 @@ impl Causes {
     }
 
     /// Returns the cause with a number. `thread` returns the name and the session of a thread, if known. The
-    /// arguments of `thread` are the index of the trace and the number of the thread.
+    /// arguments of `thread` are the index of the trace and the id of the thread.
     pub fn get(
         &self,
         number: CauseNumber,

@@ -103,8 +103,8 @@ pub(super) fn find(groups: &mut [Group], store: &Store, spans: &[Whole]) {
     }
 }
 
-/// Iterates over the parted spans that have inner spans. Each entry has the parted span, the number of its
-/// group, and its inner spans.
+/// Iterates over the parted spans that have inner spans. Each entry has the parted span, the id of the span's
+/// group, and the span's inner spans.
 fn families(
     store: &Store,
 ) -> impl Iterator<Item = (&Sample, usize, impl Iterator<Item = (&Inner, &Sample)>)> {

@@ -11,8 +11,8 @@ pub(super) type Life = u16;
 /// these threads is meant.
 pub(super) const UNKNOWN: Life = Life::MAX;
 
-/// The life that each thread number of a machine has now. The first thread that the recording shows with a
-/// number has the life 0.
+/// The life that each thread id of a machine has now. The first thread that the recording shows with a number
+/// has the life 0.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
     /// Lives by thread number. The memory is allocated when the first thread ends.

@@ -296,12 +296,12 @@ impl Reasons {
         reason == HALT
     }
 
-    /// Returns the number of the name that the VMM has for a reason, such as `mmio_write`.
+    /// Returns the id of the VMM's name for a reason, such as `mmio_write`.
     pub fn of_vmm(&mut self, name: &[u8]) -> Reason {
         self.named(&String::from_utf8_lossy(&name[..name.len().min(MAX_NAME)]).replace('_', " "))
     }
 
-    /// Returns the number of a name; 0 if there are too many names.
+    /// Returns the id of a name; 0 if there are too many names.
     fn named(&mut self, name: &str) -> Reason {
         if HALTS.contains(&name) {
             // A halt has a fixed number, so that names of exits during the boot cannot take all numbers

@@ -401,7 +401,7 @@ impl Regions {
         self.causes.get(usize::from(number)).map_or(&Cause::Others, |entry| entry)
     }
 
-    /// Returns the number of the thread that a region was on, if that thread is known.
+    /// Returns the id of the thread that a region was on, if that thread is known.
     pub fn tid(&self, sample: &Sample) -> Option<u32> {
         self.thread(sample).map(|(tid, _)| tid)
     }

@@ -32,7 +32,7 @@ pub(super) struct Open {
     pub is_point: bool,
     /// Reading of the guest's clock at the region's beginning. Only events in a ring have a reading.
     pub guest_time: Option<GuestTime>,
-    /// Index of the region's thread, and the number of the region in the thread's tally.
+    /// Index of the region's thread, and the number that identifies the region in the thread's tally.
     pub thread: Option<(usize, u32)>,
     /// Whether nothing was known about the thread when the region began.
     pub is_unknown: bool,

@@ -50,7 +50,7 @@ pub(super) struct Processes {
 }
 
 impl Processes {
-    /// Returns the number of a new process.
+    /// Returns the serial number of a new process.
     pub fn start(&mut self) -> Number {
         self.last = self.last.wrapping_add(1);
         Some(self.last)

@@ -16,8 +16,8 @@ use std::sync::Arc;
 /// Name of the polls of spans, and the field with the span's number.
 const POLL: &str = "poll";
 pub(super) const SPAN: &str = "span";
-/// Fields of the event that begins a span. `PARENT` has the number of the span around the new span, and
-/// `TARGET` has the new span's target.
+/// Fields of the event that begins a span. `PARENT` has the id of the span around the new span, and `TARGET`
+/// has the new span's target.
 const PARENT: &str = "parent";
 const TARGET: &str = "target";
 /// Field of events whose regions may begin on one client and end on another.
@@ -71,7 +71,7 @@ pub(super) fn has_parted(session: &Session) -> bool {
     })
 }
 
-/// If an event begins a span of the crate `tracing`, returns the new span's target and the number of the span
+/// If an event begins a span of the crate `tracing`, returns the new span's target and the id of the span
 /// around the new span. The number is 0 if there is no span around the new span.
 pub(super) fn span<'e>(event: &EventRef<'e>) -> Option<(u64, &'e [u8])> {
     if !begins_span(event.fields.names()) {
@@ -205,7 +205,7 @@ impl Role {
         }
     }
 
-    /// Returns the number of the span around the span that an event begins; 0 if there is no span around it.
+    /// Returns the id of the span around the span that an event begins; 0 if there is no such outer span.
     pub fn parent(self, event: &EventRef<'_>) -> u64 {
         // `begins_span` accepts only events that have the field at this place.
         match (self.span, event.fields.iter().nth(1)) {
@@ -318,7 +318,7 @@ impl Roles {
             .unwrap_or_default()
     }
 
-    /// Returns the kind of a kernel's event, and the number of its name.
+    /// Returns the kind of a kernel's event, and the id of the event's name.
     pub fn kernel(&mut self, event: &EventRef<'_>) -> (Kernel, u32) {
         let find = || (Kernel::of(event), self.events.number(event.name));
         self.of_kernels.get(event, find)
@@ -335,7 +335,7 @@ impl Roles {
     }
 }
 
-/// What is known about the kernels' events, by trace and by number of the format. The first event of each
+/// What is known about the kernels' events, by trace and by the format's index. The first event of each
 /// format gives all of these facts.
 #[derive(Debug)]
 pub(super) struct ByFormat<T>(Vec<Vec<Option<T>>>);

@@ -312,8 +312,8 @@ impl Spans {
         None
     }
 
-    /// Notes the begin of a span. `is_chosen`: whether spans of this name can be shown. `parent` is the
-    /// number of the outer span, or 0 if there is no outer span.
+    /// Notes the begin of a span. `is_chosen`: whether spans of this name can be shown. `parent` is the id of
+    /// the outer span, or 0 if there is no outer span.
     pub fn begin(
         &mut self,
         key: Key,
@@ -460,7 +460,7 @@ impl Spans {
         }
     }
 
-    /// Counts a poll as a region inside its span. The poll's time is divided later. Returns the number of the
+    /// Counts a poll as a region inside its span. The poll's time is divided later. Returns the id of the
     /// span.
     pub fn add_poll(&mut self, key: Key, index: u32, counts: bool) -> Option<u32> {
         let number = self.open.get(&key).and_then(|span| span.parted)?;

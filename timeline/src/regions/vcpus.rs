@@ -44,7 +44,7 @@ pub(super) type GuestCpu = (u32, u16);
 /// The CPUs of a session's guests.
 #[derive(Debug)]
 pub(super) struct Vcpus {
-    /// Threads of the host that run CPUs, by number of the thread.
+    /// Threads of the host that run CPUs, by thread id.
     all: HashMap<u32, Vcpu>,
     /// Proofs of the guests' CPUs. `by_cpu` has the index of each CPU's proof.
     proofs: Vec<Proof>,

@@ -21,7 +21,7 @@ fn schemas<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     format!("[{}]", Vec::from_iter(all).join(","))
 }
 
-/// Events of a client: time, number of the name, whether the event begins a region, and the region's id.
+/// Events of a client: time, id of the name, whether the event begins a region, and the region's id.
 type Events<'a> = &'a [(u64, u32, bool, u64)];
 
 fn packet(client: u32, events: Events<'_>) -> Packet {

@@ -21,7 +21,7 @@ const OTHER: u32 = 2;
 /// Events of spans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Of {
-    /// The begin of a span: the index of its name, and the number of the span around it.
+    /// The begin of a span: the index of its name, and the id of the span around the new span.
     Begin(usize, u64),
     /// The end of a span that was entered once, on the thread that closes it.
     End(usize),
@@ -37,7 +37,7 @@ enum Of {
 
 use Of::*;
 
-/// An event: time, client, what it is, number of the span.
+/// An event: time, client, what the event is, id of the span.
 type Event = (u64, u32, Of, u64);
 
 fn schemas() -> String {

@@ -55,8 +55,8 @@ const THREADS: [Task; 2] = [(200, "a"), (201, "b")];
 /// Id of a client of another process.
 const OTHER: u32 = 2;
 
-/// Makes a session of a program with two threads. Each entry has a time, a client, an event, and the number
-/// of the span. After these events, the first client loses `lost` events.
+/// Makes a session of a program with two threads. Each entry has a time, a client, an event, and the id of
+/// the span. After these events, the first client loses `lost` events.
 fn made(events: &[(u64, u32, Of, u64)], lost: u64) -> Made {
     made_of(EVENTS, events, lost)
 }

@@ -309,7 +309,7 @@ fn name(text: &str) -> &str {
     Schema::parse(text).map_or("", |schema| schema.name())
 }
 
-/// Returns the number of an event of client 1 if the event is whole.
+/// Returns the sequence number of an event of client 1 if the event is whole.
 fn number(event: &Event) -> Option<u64> {
     let values: Vec<&Value> = event.fields.iter().map(|(_, value)| value).collect();
     match values[..] {

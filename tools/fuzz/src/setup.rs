@@ -100,7 +100,7 @@ pub fn poke(words: &[AtomicU64], word: u64, value: u64) {
     words[(word % words.len() as u64) as usize].store(value, Ordering::Release);
 }
 
-/// Returns the number of an event of client 1 if the event is whole.
+/// Returns the sequence number of an event of client 1 if the event is whole.
 pub fn event_number(words: &[u64]) -> Option<u64> {
     let (&n, rest) = words.split_first()?;
     let len = n % 8;

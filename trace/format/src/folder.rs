@@ -111,7 +111,7 @@ pub fn set_len(file: impl AsFd, len: u64) -> io::Result<()> {
     retry(|| ftruncate(&file, len))
 }
 
-/// Returns the numbers of the device and of the inode: no two files have the same pair.
+/// Returns the id of the device and the number of the inode: no two files have the same pair.
 pub fn inode(stat: &Stat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }

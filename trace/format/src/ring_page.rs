@@ -22,7 +22,7 @@ pub const HEADER: usize = 16;
 /// this flag as a negative `int`, and thereby also sets all bits above the flag.
 pub const MISSED: u64 = 1 << 31;
 const ABOVE: u64 = u64::MAX << 32;
-/// Flag in the same word: a u64 after the data holds the number of the overwritten events.
+/// Flag in the same word: a u64 after the data holds the count of the overwritten events.
 pub const MISSED_STORED: u64 = 1 << 30;
 /// Mask of the length without flags.
 const LENGTH: u64 = (1 << 27) - 1;

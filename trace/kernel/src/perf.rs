@@ -94,12 +94,12 @@ impl Perf {
         opened.map(drop).map_err(|error| refused(thread, &error))
     }
 
-    /// Returns the numbers of the recorded CPUs.
+    /// Returns the ids of the recorded CPUs.
     pub fn cpus(&self) -> Vec<u32> {
         self.cpus.iter().map(|(cpu, _)| *cpu).collect()
     }
 
-    /// Returns the number of the thread that records.
+    /// Returns the id of the thread that records.
     pub fn tid(&self) -> u32 {
         self.worker.tid
     }

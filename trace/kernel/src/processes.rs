@@ -59,7 +59,7 @@ impl Processes {
         self.alive.is_empty()
     }
 
-    /// Returns the numbers of the processes.
+    /// Returns the ids of the processes.
     pub fn pids(&self) -> impl Iterator<Item = u32> {
         self.pids.iter().copied()
     }

@@ -1,5 +1,5 @@
-//! The numbers of the charts that can be zoomed, for the page's script. The amount of numbers has a limit
-//! that does not depend on the number of regions.
+//! Indices of the charts that can be zoomed, for the page's script. The amount of numbers has a limit that
+//! does not depend on the number of regions.
 
 use super::super::rows::Shown;
 use super::super::text::{ALL_THREADS, time};
@@ -40,7 +40,7 @@ pub struct Charts {
     pub owners: Vec<[bool; WHO.len()]>,
 }
 
-/// Kinds of holders of a CPU, by the names that the page shows beside the colours.
+/// Kinds of holders of a CPU. The page shows these names beside the colours.
 pub const WHO: [&str; 5] =
     ["this thread", "another thread of a session", "any other thread", "none: idle", "not known"];
 const OWN: usize = 0;

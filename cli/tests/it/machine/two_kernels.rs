@@ -87,7 +87,8 @@ struct Thread {
     intervals: Vec<Interval>,
 }
 
-/// What was found in a session: threads by their names, and groups of regions by names of regions and runs.
+/// What was found in a session. A thread's key is the thread's name. A group's key is the name of the regions
+/// and the name of the run.
 struct Found {
     threads: BTreeMap<String, Thread>,
     groups: BTreeMap<(String, String), Value>,

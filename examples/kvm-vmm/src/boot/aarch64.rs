@@ -31,13 +31,13 @@ const PSTATE: u64 = 0x3c5;
 /// Prefix of the numbers of registers of 64 bits (Linux, Documentation/virt/kvm/api.rst, 4.68).
 const REGISTER: u64 = kvm_bindings::KVM_REG_ARM64 | kvm_bindings::KVM_REG_SIZE_U64;
 
-/// Returns KVM's number of a register in `struct kvm_regs`. `words` is the number of 64-bit words before the
+/// Returns the index of a register in `struct kvm_regs`. `words` is the number of 64-bit words before the
 /// register.
 const fn core(words: u64) -> u64 {
     REGISTER | kvm_bindings::KVM_REG_ARM_CORE as u64 | words * 2
 }
 
-/// Returns the number of a system register.
+/// Returns KVM's id of a system register.
 const fn system(op0: u64, op1: u64, crn: u64, crm: u64, op2: u64) -> u64 {
     let register = op0 << 14 | op1 << 11 | crn << 7 | crm << 3 | op2;
     REGISTER | kvm_bindings::KVM_REG_ARM64_SYSREG as u64 | register

@@ -42,7 +42,7 @@ impl VcpuState {
     }
 }
 
-/// Returns a register's size in bytes, by its number.
+/// Returns the size of a register in bytes. KVM's id of the register contains the size.
 fn size(register: u64) -> usize {
     1 << ((register & kvm_bindings::KVM_REG_SIZE_MASK) >> kvm_bindings::KVM_REG_SIZE_SHIFT)
 }

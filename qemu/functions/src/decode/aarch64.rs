@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! AArch64, by the encodings in the Arm Architecture Reference Manual, section C4.1.
+//! Decodes instructions of AArch64, as section C4.1 of the Arm Architecture Reference Manual encodes them.
 
 use super::{Instruction, InstructionKind};
 

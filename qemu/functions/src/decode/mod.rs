@@ -116,7 +116,7 @@ pub fn decode(architecture: Architecture, bytes: &[u8], address: u64) -> Option<
 /// Number of bytes of code that show whether the code is a stub.
 pub const STUB: usize = 12;
 
-/// Returns whether code is a stub, that is, a jump by a pointer. A program or library calls functions of
+/// Returns whether code is a stub, that is, a jump through a pointer. A program or library calls functions of
 /// other files by stubs.
 #[must_use]
 pub fn is_stub(architecture: Architecture, bytes: &[u8; STUB]) -> bool {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Changes of AArch64's stack pointer, by the encodings in the Arm Architecture Reference Manual, section
-//! C4.1.
+//! Decodes how instructions of AArch64 change the stack pointer. The encodings are in the Arm Architecture
+//! Reference Manual, section C4.1.
 
 /// Change of the stack pointer that an instruction makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! x86-64, by the opcode maps of AMD's manual, volume 3, appendix A.
+//! Decodes instructions of x86-64 with the opcode maps of AMD's manual, volume 3, appendix A.
 
 use super::{Instruction, InstructionKind};
 
-/// Maximum length of an instruction in bytes, by the same manual, section 1.1.
+/// Maximum length of an instruction in bytes, according to section 1.1 of the same manual.
 const MAX_LENGTH: usize = 15;
 
 pub(super) fn decode(bytes: &[u8], address: u64) -> Option<Instruction> {

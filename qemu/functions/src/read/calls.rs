@@ -55,7 +55,8 @@ pub struct Calls<'t> {
     trace: &'t Trace,
     tid: u32,
     records: Records,
-    /// Calls without an exit yet, by increasing depth. There is at most one such call for each depth
+    /// Calls without an exit yet. A later call in this list is deeper. There is at most one such call for
+    /// each depth
     open: Vec<Open>,
     /// Calls that have ended, but that the iterator has not returned yet. There are at most as many as there
     /// were open calls

@@ -44,7 +44,7 @@ pub(super) fn damage(why: &Error) -> Warning {
     Warning::damage(error_chain(why))
 }
 
-/// Reads the numbers of the tasks in `info`.
+/// Reads the thread ids of the tasks in `info`.
 pub(super) fn tids(path: &Path, warnings: &mut Vec<Warning>) -> Result<Vec<u32>> {
     let bytes = contents(path)?;
     let damaged = |offset: usize, why: &str| Error::damaged(path, offset as u64, why);

@@ -90,7 +90,7 @@ impl Open {
         self.top().filter(|top| top.function == UNNAMED && self.stack.beyond == 0)
     }
 
-    /// If the innermost function has no name, names the function by an address in the function.
+    /// If the innermost function has no name, makes `at`, an address in the function, the name.
     #[inline]
     pub fn name(&mut self, at: u64) {
         if self.unnamed().is_some() {

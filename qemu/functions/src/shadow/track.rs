@@ -65,7 +65,7 @@ impl Stacks {
         self.open.stack.len
     }
 
-    /// Returns the number of the current stack, if this stack is a kernel's.
+    /// Returns the index of the current stack, if this stack is a kernel's.
     #[must_use]
     pub fn kernel_stack(&self) -> Option<u64> {
         match self.open.stack.region {
@@ -211,7 +211,7 @@ impl Stacks {
         self.open.top().map(|top| top.function).filter(|function| *function != UNNAMED)
     }
 
-    /// Names the innermost function by an address in it, if the function has no name.
+    /// If the innermost function has no name, makes `at`, an address in the function, the name.
     #[inline]
     pub(super) fn name(&mut self, at: u64) {
         match self.settings.named_at_start {
@@ -220,7 +220,8 @@ impl Stacks {
         }
     }
 
-    /// Names the innermost function by the address of its return instruction.
+    /// If the innermost function has no name, makes `at`, the address of the function's return instruction,
+    /// the name.
     #[inline]
     fn name_returning(&mut self, at: u64) {
         if !self.settings.named_at_start {

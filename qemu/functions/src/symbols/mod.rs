@@ -125,7 +125,7 @@ impl Symbols {
         self
     }
 
-    /// Iterates over the functions by address.
+    /// Iterates over the functions in the order of addresses.
     pub fn iter(&self) -> impl Iterator<Item = Symbol<'_>> {
         (0..self.entries.len()).filter_map(|index| self.get(index))
     }
@@ -160,7 +160,8 @@ impl Symbols {
         true
     }
 
-    /// Sorts by address and completes the sizes. If an address has several names, the first name is used.
+    /// Sorts the functions by address and completes the functions' sizes. If an address has several names,
+    /// the first name is used.
     pub(crate) fn finish(&mut self) {
         let is_end = |name: &Name| name.start == name.end;
         self.entries.sort_by_key(|(address, _, name)| (*address, is_end(name)));

@@ -12,8 +12,8 @@
 //! | `extern.dat` | events: `SECONDS.NANOSECONDS TEXT` |
 //! | `hypertrace.json` | where time 0 is on the host's clocks ([`crate::clock::Anchor`]); uftrace ignores it |
 //!
-//! Except for the files of records, the writer replaces each file as a whole, by a rename. Therefore a reader
-//! never sees a part of such a file.
+//! Except for the files of records, the writer replaces each file as a whole: a rename puts the new file in
+//! place of the old file. Therefore a reader never sees a part of such a file.
 //!
 //! A recorder appends records in *windows*: the recorder extends `TID.dat` by up to [`WINDOW`] zero bytes,
 //! maps these bytes, and fills the bytes from the beginning. At the end, the recorder cuts the file after its

@@ -203,7 +203,7 @@ fn a_retpoline_that_was_jumped_to_is_a_tail_call() {
 fn the_function_of_a_retpoline_is_the_one_that_it_jumps_to() {
     let mut track = Track::new(Settings::default());
     // The guest calls __x86_indirect_thunk_rax. The thunk calls a place just ahead, and then jumps to the
-    // function by a return instruction.
+    // function with a return instruction.
     track.call(KERNEL - 8, 0x5000);
     let thunk = Return { at: 0x5011, slot: Some(KERNEL - 16), value: Some(0x2000) };
     track.stacks.call_ahead(KERNEL - 16);
@@ -231,7 +231,7 @@ fn a_function_whose_first_event_is_a_jump_to_a_thunk_keeps_its_name() {
 fn a_function_that_is_written_is_not_renamed_by_a_jump() {
     let mut track = Track::new(Settings::default());
     track.does("call 8 98, call 64 b");
-    // The guest has left b by longjmp, and then the outer function jumps by a return instruction near its
+    // The guest has left b by longjmp, and then the outer function jumps with a return instruction near its
     // beginning.
     track.ret_by(Return { at: 0x99, slot: Some(KERNEL - 16), value: Some(0x2000) });
     track.ret(KERNEL - 8);
@@ -308,8 +308,8 @@ fn without_slots_of_returns_the_next_call_corrects() {
     let mut track = Track::new(Settings::default());
     let back = Return { at: 0x98, slot: None, value: None };
     track.does("call 8 a, call 24 b, call 40 c");
-    // longjmp goes from `c` back into `a` by a return instruction. The track takes this return for the return
-    // of `c`, because the return has no slot.
+    // longjmp goes from `c` back into `a` with a return instruction. The track takes this return for the
+    // return of `c`, because the return has no slot.
     track.ret_by(back);
     track.call(KERNEL - 24, 0xd);
     track.ret_by(back);

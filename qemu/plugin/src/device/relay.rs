@@ -74,9 +74,9 @@ pub struct Emitter {
     pub address: u64,
     /// Client whose register this is.
     pub client: u32,
-    /// Page G of the client, at the guest's address of that page. The plugin loads by the guest's address,
-    /// because right after the guest's store, a load by another address would wait until the store is in the
-    /// cache.
+    /// Page G of the client, at the guest's address of that page. The plugin uses the guest's address for the
+    /// load, because right after the guest's store, a load by another address would wait until the store is
+    /// in the cache.
     pub guest: NonNull<Page>,
     /// Page H of the client.
     pub host: &'static Page,
@@ -209,7 +209,7 @@ impl Vcpu {
         let producer = Producer::lease(*memory, self.state, lease, false);
         let producer = match segment.bells.get(client as usize) {
             // A point after a long pause need not wake the host, because the host of a segment looks at the
-            // rings regularly by itself.
+            // rings regularly anyway.
             Some(bell) => producer.waking(bell, u64::MAX),
             None => producer,
         };

@@ -34,7 +34,7 @@ impl<const N: usize> Reader<N> {
 /// A thread's reader, which is made at its first use.
 pub type Kept<const N: usize> = RefCell<Option<Reader<N>>>;
 
-/// Reads the registers of these names by a thread's reader.
+/// Reads the registers with these names through the calling thread's reader.
 #[inline]
 pub fn read<const N: usize>(
     kept: &'static LocalKey<Kept<N>>,

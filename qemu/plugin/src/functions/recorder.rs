@@ -503,7 +503,7 @@ impl Recorder {
         parts.chain(level).chain(min).collect()
     }
 
-    /// Returns the records that a vCPU's files still lack at their ends. Each element has the number of a
+    /// Returns the records that a vCPU's files still lack at their ends. Each element has the thread id of a
     /// task, and the records for this task's file.
     ///
     /// # Safety

@@ -166,8 +166,8 @@ fn at_the_limit_the_rest_is_lost_and_counted(guest: &Guest, folder: &TempDir) {
 
 fn only_the_functions_of_a_filter_are_recorded(guest: &Guest, folder: &TempDir) {
     let fib = guest.address("fib");
-    // The functions are reached in three ways: by a direct call, by a pointer from code that is not recorded,
-    // and by a jump from a recorded function.
+    // The functions are reached in three ways: through a direct call, through a pointer from code that is not
+    // recorded, and through a jump from a recorded function.
     for (options, names) in [
         ("symbol=fib".to_owned(), &["fib"][..]),
         ("symbol=compare".to_owned(), &["compare"]),
@@ -196,8 +196,8 @@ fn a_jump_to_a_functions_first_byte_is_a_call_of_it(guest: &Guest, folder: &Temp
     assert_eq!((count("tail"), count("leaf")), (printed(&ran, "tail"), printed(&ran, "leaf")));
     let callers = summary.callers(guest.address("leaf"));
     let main = summary.callers(guest.address("tail"));
-    // `tail` reaches `leaf` by a jump. The trace shows `leaf` as a call by the caller of `tail`, so both have
-    // the same caller.
+    // `tail` jumps to `leaf`. The trace shows `leaf` as a call from the caller of `tail`, so both have the
+    // same caller.
     assert_eq!((callers.len(), callers[0].function), (1, main[0].function));
 }
 
@@ -294,7 +294,7 @@ fn functions_of_a_programs_libraries_have_names() {
     };
     // The program calls functions of its own library, and of the C library.
     assert_eq!(calls("shared_outer"), Some(5));
-    // The library calls `shared_work` by its own stub.
+    // The library calls `shared_work` through the library's own stub.
     assert_eq!(calls("shared_work"), Some(115));
     assert_eq!(calls("exit"), Some(1));
     assert_eq!(calls("main"), Some(1));

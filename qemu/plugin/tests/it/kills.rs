@@ -36,7 +36,7 @@ fn what_a_killed_machine_has_written_is_read() {
     assert!(report.contains("Total time"), "{report}");
 }
 
-/// Boots a machine with one or two virtual CPUs, and waits for a moment in the boot. The number of the kill
+/// Boots a machine with one or two virtual CPUs, and waits for a moment in the boot. The index of the kill
 /// determines the moment and the number of virtual CPUs.
 #[track_caller]
 fn started(machine: &Ready, kill: u64) -> (PathBuf, Child) {

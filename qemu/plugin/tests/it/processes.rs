@@ -73,8 +73,8 @@ fn threads_have_tracks_of_their_own() {
     assert_eq!(calls, 3 * 8 * 1000);
     assert!(said.contains(" 0 misses, 0 records lost"), "{said}");
     let trace = Trace::open(&folder.path().join("threads")).unwrap();
-    // A later thread may get the number of a thread that has ended. Both threads are then one task, so the
-    // trace may have fewer tasks than the program had threads.
+    // A later thread may get the id of a thread that has ended. Both threads are then one task, so the trace
+    // may have fewer tasks than the program had threads.
     assert!((2..=9).contains(&trace.tasks().len()), "{:?}", trace.tasks());
 }
 

@@ -66,8 +66,8 @@ pub(super) struct Class {
 pub(super) struct Classes {
     all: Vec<Arc<Class>>,
     numbers: HashMap<Arc<Class>, u32>,
-    /// Classes of an event and a context, by the address of the event's name. The name is kept, so that no
-    /// other name gets its address. The last class is the likeliest class of the next event.
+    /// Classes of an event in a context. The address of the event's name stands for the event. The name is
+    /// kept, so that no other name gets its address. The last class is the likeliest class of the next event.
     known: HashMap<(usize, u16), (Arc<str>, Vec<u32>)>,
 }
 
@@ -84,9 +84,9 @@ impl Classes {
         numbers.iter().rev().map(|number| (*number, &*self.all[*number as usize]))
     }
 
-    /// Adds the class of an event that no known class fits, and returns the number of the new class. A
-    /// kernel's field may be a name in one event and a number in the next event. From the second event on,
-    /// the class has this field as a text.
+    /// Adds the class of an event that no known class fits, and returns the id of the new class. A kernel's
+    /// field may be a name in one event and a number in the next event. From the second event on, the class
+    /// has this field as a text.
     pub fn add<'a>(
         &mut self,
         name: &Arc<str>,

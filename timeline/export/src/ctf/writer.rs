@@ -130,7 +130,7 @@ impl<'o> Writer<'o> {
     ) -> io::Result<()> {
         let record = self.packets.record(at)?;
         record.extend_from_slice(&at.to_le_bytes());
-        // The class depends on the fields, so the number of the class is filled in after the fields.
+        // The class depends on the fields, so the id of the class is filled in after the fields.
         let number_at = record.len();
         record.extend_from_slice(&[0; 4]);
         let mut cut = u64::from(values::text(record, source.as_bytes()));

@@ -20,11 +20,11 @@ pub struct Request {
     /// Attributes of each resource.
     resources: Vec<Rc<str>>,
     numbers: HashMap<Rc<str>, usize>,
-    /// Attributes of resources that the caller has added before, with the numbers of the resources. If the
+    /// Attributes of resources that the caller has added before, with the indices of the resources. If the
     /// same `Rc` is given again, the resource is found by comparing pointers, which is faster than comparing
     /// texts.
     given: Vec<(Rc<str>, usize)>,
-    /// Spans, each with the number of its resource.
+    /// Spans, each with the index of the span's resource.
     spans: Vec<(usize, String)>,
     bytes: usize,
 }
@@ -62,8 +62,8 @@ impl Request {
         same.map(|(_, number)| *number)
     }
 
-    /// Returns the text of the request and the number of its spans, and begins another request. Returns
-    /// `None` if there are no spans.
+    /// Returns the text of the request and how many spans the request has, and begins another request.
+    /// Returns `None` if there are no spans.
     pub fn take(&mut self) -> Option<(String, u64)> {
         let Request { resources, mut spans, bytes, .. } = std::mem::take(self);
         if spans.is_empty() {

@@ -49,7 +49,8 @@ pub struct Counts {
     pub warnings: Vec<Warning>,
 }
 
-/// Writes the chosen regions as requests. `send` gets the text of each request and the number of its spans.
+/// Writes the chosen regions as requests. `send` is called with the text of each request and the count of the
+/// request's spans.
 ///
 /// # Errors
 /// If an input is damaged, or `send` returns an error. The first error ends the export.
@@ -158,8 +159,8 @@ impl Holder {
     }
 }
 
-/// Source of a region's events: the session, the guest's client if there is one, and the number of a thread
-/// of the host.
+/// Source of a region's events: the session, the guest's client if there is one, and the id of a thread of
+/// the host.
 type Source = (usize, Option<u32>, u32);
 
 /// Key of a span of the crate `tracing`: the session, the process that made the span, and the span's number.
@@ -210,8 +211,8 @@ struct Described {
     is_program: bool,
 }
 
-/// Function that sends a request. The function gets the text of the request and the number of the request's
-/// spans.
+/// Function that sends a request. The function is called with the text of the request and the count of the
+/// request's spans.
 type Send<'a, E> = &'a mut dyn FnMut(&str, u64) -> Result<(), E>;
 
 struct Writer<'a, E> {

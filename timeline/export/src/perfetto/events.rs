@@ -39,7 +39,7 @@ pub(super) struct Writer<'w, 'o> {
     pub machines: &'w [Machines],
     /// Descriptions of all machines.
     pub all: &'w [Machine],
-    /// For each kernel's trace, the number of the machine whose kernel wrote the trace.
+    /// For each kernel's trace, the id of the machine whose kernel wrote the trace.
     pub of_traces: &'w [u64],
     /// One sequence for each machine, for packets in the order of time.
     pub sequences: &'w mut [Sequence],
@@ -53,7 +53,7 @@ pub(super) struct Writer<'w, 'o> {
 /// Facts that the writer has learned from earlier events.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    /// Process of a thread, by machine and number of the thread.
+    /// Process of a thread. The key is the machine and the thread's id.
     processes: HashMap<(u64, u32), u32>,
     /// Holders of clients, by session.
     clients: ByNumber<(usize, u32), Client>,
@@ -510,7 +510,7 @@ impl Writer<'_, '_> {
         }
     }
 
-    /// Returns the track for a kernel's event, by the event's thread.
+    /// Returns the track for a kernel's event. The event's thread determines the track.
     fn kernel(&mut self, event: &EventRef<'_>, machine: u64) -> Result<u64> {
         let Some(thread) = event.thread else { return self.source(machine, 0, &event.source.text) };
         let tid = thread.tid;
@@ -546,7 +546,7 @@ impl Writer<'_, '_> {
         self.tracks.part((out, sequence), parent, Part::Kernel, |_| {})
     }
 
-    /// Returns the track of a source by its name.
+    /// Returns the track of a source. The source's name determines the track.
     fn source(&mut self, machine: u64, session: usize, source: &Arc<str>) -> Result<u64> {
         let number = match self.known.sources.get(source) {
             Some(number) => *number,
@@ -607,7 +607,7 @@ impl Writer<'_, '_> {
     }
 }
 
-/// Returns the number of a reference point's flow, by which viewers connect the guest's event to the thread
+/// Returns the id of a reference point's flow. With this id, viewers connect the guest's event to the thread
 /// that served the point.
 fn point_id(event: &EventRef<'_>) -> Option<u64> {
     let point = event.reference?;

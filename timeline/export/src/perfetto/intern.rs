@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The texts of a sequence of packets. Each text is written once, and later packets refer to the text by its
-//! number.
+//! The texts of a sequence of packets. Each text is written once, and later packets refer to the text by the
+//! text's id.
 
 use super::fields::interned;
 use super::proto::Proto;
@@ -19,7 +19,7 @@ const LONGEST: usize = 256;
 /// Maximum size of any text in bytes.
 pub(super) const MAX_TEXT: usize = 1 << 16;
 
-/// Kinds of texts, each with numbers of its own.
+/// Kinds of texts. Each kind counts the ids of its texts separately.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     Event,
@@ -41,7 +41,7 @@ pub(super) struct Interned {
     pub changed: u64,
 }
 
-/// The number of an event's name, and the numbers of the names of its fields.
+/// The id of an event's name, and the ids of the names of the event's fields.
 #[derive(Debug)]
 struct Class {
     number: u64,
@@ -72,7 +72,7 @@ impl Interned {
         }
     }
 
-    /// Returns the number of a text.
+    /// Returns the id of a text.
     pub fn number(&mut self, kind: Kind, text: &str) -> u64 {
         let (text, is_cut) = shorten(text, LONGEST);
         self.changed += u64::from(is_cut);
@@ -95,7 +95,7 @@ impl Interned {
         number
     }
 
-    /// Returns the number of a name that this program gives to an argument.
+    /// Returns the id of a name that this program gives to an argument.
     pub fn own(&mut self, name: &'static str) -> u64 {
         let key = (name.as_ptr() as usize, name.len());
         if let Some(number) = self.own.get(&key) {
@@ -116,7 +116,7 @@ impl Interned {
         number
     }
 
-    /// Returns the number of the name of an event's field. `at` is the place of the field in the event.
+    /// Returns the id of the name of an event's field. `at` is the place of the field in the event.
     pub fn field(&mut self, event: &Arc<str>, at: usize, name: &Arc<str>) -> u64 {
         let class = self.classes.get(event);
         match class.and_then(|class| class.fields.get(at)) {

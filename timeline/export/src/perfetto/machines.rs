@@ -17,8 +17,7 @@ const MAX_NAME: usize = 256;
 pub(super) struct Machines {
     /// Id of the machine that stands for the host.
     pub host: u64,
-    /// Id of the machine that stands for the guest. If programs are the guests, this is the number of the
-    /// host.
+    /// Id of the machine that stands for the guest. If programs are the guests, this is the id of the host.
     pub guest: u64,
 }
 

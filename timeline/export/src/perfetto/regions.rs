@@ -251,7 +251,7 @@ struct Places<'a, 'w, 'o> {
     regions: &'a Regions,
     /// Names of the groups.
     names: Vec<Arc<str>>,
-    /// Lanes by session, kind of track, and number of the track of the region's thread.
+    /// Lanes. The key is the session, the kind of track, and the id of the track of the region's thread.
     lanes: BTreeMap<(u16, RegionTrack, u64), Lanes>,
 }
 

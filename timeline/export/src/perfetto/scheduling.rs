@@ -52,7 +52,7 @@ struct Cpu {
 }
 
 impl Cpu {
-    /// Returns the number of a name.
+    /// Returns the id of a name.
     fn name(&mut self, name: &[u8]) -> u64 {
         if let Some(number) = self.numbers.get(name) {
             return *number;

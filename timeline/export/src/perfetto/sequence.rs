@@ -55,7 +55,7 @@ pub(super) struct TraceClock {
 }
 
 impl TraceClock {
-    /// Returns the number of the clock.
+    /// Returns the id of the clock.
     pub fn id(&self) -> u64 {
         self.boot_ns.map_or(clock::REALTIME, |_| clock::BOOTTIME)
     }

@@ -90,8 +90,8 @@ impl Track {
 #[derive(Debug, Default)]
 pub(super) struct Tracks {
     known: HashMap<Track, u64>,
-    /// Track of each process, by machine and number of the process. The bool says whether the track has the
-    /// process's own name.
+    /// Track of each process. The key is the machine and the process's id. The bool says whether the track
+    /// has the process's own name.
     processes: HashMap<(u64, u32), (u64, bool)>,
     /// Names of the threads whose process is not known, from events of the kernel. The names are kept because
     /// such a thread can be the first thread of a process.
@@ -100,8 +100,8 @@ pub(super) struct Tracks {
 }
 
 impl Tracks {
-    /// Returns the number of a track. `write` describes the track if it is new. Tracks get small numbers,
-    /// because each event contains the number of a track.
+    /// Returns the id of a track. `write` describes the track if it is new. Tracks get small ids, because
+    /// each event contains the id of a track.
     pub fn number(
         &mut self,
         (out, sequence): (&mut Output<'_>, &Sequence),
@@ -120,7 +120,7 @@ impl Tracks {
         Ok(number)
     }
 
-    /// Returns the number of a part of a track.
+    /// Returns the id of a part of a track.
     pub fn part(
         &mut self,
         out: (&mut Output<'_>, &Sequence),
@@ -257,7 +257,7 @@ fn thread(proto: &mut Proto, pid: u32, tid: u32, thread_name: Option<&str>) {
     proto.number(track::CHILD_ORDERING, track::EXPLICIT);
 }
 
-/// Returns whether viewers accept these numbers of a process and a thread. Viewers accept no 0, because each
+/// Returns whether viewers accept these ids of a process and a thread. Viewers accept no 0, because each
 /// CPU's idle thread has the number 0. Viewers also accept no number of more than 31 bits.
 pub(super) fn is_thread(pid: u32, tid: u32) -> bool {
     let is_valid = |number: u32| number > 0 && i32::try_from(number).is_ok();

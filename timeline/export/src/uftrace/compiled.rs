@@ -99,8 +99,7 @@ impl Times {
         Times { counter, clock: anchor.clock(), anchor }
     }
 
-    /// Converts a Unix time to a time of the directory, by the same computation that readers use with the
-    /// anchor.
+    /// Converts a Unix time to a time of the directory. Readers use the same computation with the anchor.
     fn at(&self, unix_ns: i64) -> u64 {
         self.clock.time(self.counter.raw(unix_ns))
     }

@@ -417,7 +417,7 @@ impl ClockMaps {
     }
 
     /// Iterates over the clients whose reference points were compared with the TSCs in the recording of the
-    /// host's kernel. Gives the number of the clock, the number of the client, and KVM's description.
+    /// host's kernel. The iterator yields the id of the clock, the id of the client, and KVM's description.
     pub fn kvm_words(&self) -> impl Iterator<Item = (u32, u32, &KvmWord)> {
         self.clocks.iter().flat_map(|(clock, maps)| {
             maps.tscs.of_kvm().map(move |(client, word)| (*clock, client, word))

@@ -155,7 +155,7 @@ pub(crate) struct Cursor {
 pub struct Stream {
     /// Producer of the stream.
     pub domain: Domain,
-    /// Client, or number of the host ring.
+    /// Id of the client, or of the host ring.
     pub client: u32,
     /// Files in order. There is at least one file.
     pub segments: Vec<Segment>,
@@ -405,8 +405,8 @@ impl<'a> Records<'a> {
         })
     }
 
-    /// Returns the place of the payload of the record that was read last: the number of its file in the
-    /// stream, and the offset in that file.
+    /// Returns the place of the payload of the record that was read last: the index of the payload's file in
+    /// the stream, and the offset in this file.
     pub(crate) fn place(&self) -> Option<(u32, u64)> {
         let words = u64::from(self.last?.0.words);
         Some((self.files - 1, self.open.as_ref()?.offset - words * 8))

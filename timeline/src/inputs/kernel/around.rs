@@ -159,7 +159,7 @@ impl KernelTrace {
 /// State of the pass over a trace, with the samples of a session.
 #[derive(Default)]
 struct Around<'a> {
-    /// Reference points by the number of the thread that served them.
+    /// Reference points, by the id of the thread that served them.
     threads: HashMap<u32, Served<'a>>,
     /// Gaps: pairs of times between which a CPU may have lost events.
     gaps: Vec<(i64, i64)>,

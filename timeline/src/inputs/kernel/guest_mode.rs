@@ -56,7 +56,7 @@ const MAX_COMPARED: usize = 256;
 pub(super) struct GuestModes {
     words: Vec<Word>,
     cpus: Vec<Cpu>,
-    /// State of each thread that runs a vCPU, by number of the thread.
+    /// State of each thread that runs a vCPU, by thread id.
     threads: HashMap<u32, Mode>,
     /// Number of searches so far, by the guest's clock.
     searches: BTreeMap<u32, usize>,

@@ -419,7 +419,7 @@ impl KernelTrace {
         Some((self.file.options.trace?, (tsc.mult, tsc.shift)))
     }
 
-    /// Returns the known number of the machine's CPUs: the largest number of a recorded CPU plus one.
+    /// Returns how many CPUs the machine is known to have: the largest id of a recorded CPU plus one.
     pub fn cpus(&self) -> u32 {
         let cpus = self.file.buffers.iter().flat_map(|buffer| &buffer.cpus);
         cpus.map(|cpu| cpu.number.saturating_add(1)).max().unwrap_or(0)

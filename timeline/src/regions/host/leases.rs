@@ -9,7 +9,7 @@ use crate::inputs::ctf::{ClockMaps, Domain, Session};
 use crate::value::ValueRef;
 use std::collections::HashMap;
 
-/// A count of threads, and the thread number of the first of these threads.
+/// How many threads there are, and the id of the first of these threads.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct Counted {
     pub count: u64,

@@ -19,7 +19,7 @@ const SWITCH_OUT: u16 = 1;
 const SWITCH_IN: u16 = 2;
 
 /// Two flags of a page. The first flag says that events are missing before the page. The second flag says
-/// that the number of the missing events stands after the page's events.
+/// that the count of the missing events stands after the page's events.
 const MISSED: u64 = 1 << 31 | 1 << 30;
 
 /// Maximum size of one read from a file of records, in bytes.
