@@ -71,8 +71,8 @@ impl IdleDetector {
         stayed
     }
 
-    /// Notes that a pass at `now` has found something, or nothing if `is_quiet` is set. Returns for how long
-    /// no pass has found anything.
+    /// Notes the result of a pass at `now`. If `is_quiet` is true, the pass has found nothing. Returns for
+    /// how long no pass has found anything.
     pub fn idle_for(&mut self, is_quiet: bool, now: Duration) -> Duration {
         if !is_quiet {
             self.since = now;

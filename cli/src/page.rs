@@ -120,7 +120,7 @@ impl WholeFile {
         WholeFile { file: file.into(), name, prefix, bytes: 0 }
     }
 
-    /// Returns whether something of the file is left if a signal ends the process.
+    /// Returns whether a part of the file remains if a signal ends the process.
     pub fn has_name(&self) -> bool {
         self.name.is_some()
     }

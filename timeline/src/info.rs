@@ -487,8 +487,8 @@ pub fn in_ns(units: u64) -> u64 {
     units.div_ceil(FRACTION.unsigned_abs())
 }
 
-/// Returns the start of the session by the common anchor minus the start by the session's own anchor, in
-/// nanoseconds.
+/// Returns the start of the session as the common anchor gives it, minus the start as the session's own
+/// anchor gives it, in nanoseconds.
 pub fn moved_ns(session: &ctf::Session) -> i64 {
     let json = session.json();
     let own = json.clocks.iter().find(|clock| clock.id == 0).map_or(0, |clock| clock.offset_ns);

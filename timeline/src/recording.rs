@@ -233,13 +233,13 @@ impl Recording {
         started.or_else(first).unwrap_or(0)
     }
 
-    /// Returns the trace of the host's kernel of a session, by the session's index.
+    /// Returns the trace of the host's kernel of the session with this index.
     pub fn kernel_of(&self, session: usize) -> Option<&KernelTrace> {
         let (session, _) = self.sessions.get(session)?;
         self.traces.iter().find(|trace| trace.path().parent() == Some(session.dir()))
     }
 
-    /// Returns why the events of the host's kernel of a session are not used, by the session's index.
+    /// Returns why the events of the host's kernel are not used for the session with this index.
     pub fn unread_of(&self, session: usize) -> Option<&Error> {
         let is_of_host = |what| matches!(what, UnreadPart::Host | UnreadPart::Clocks);
         let mut all = self.unread.iter();

@@ -1,5 +1,5 @@
-//! Control of tracing: from the VMM's code, from the VMM's command line, and by commands of the monitor while
-//! a VM runs. The control switches events and backends, and shows the rings.
+//! Control of tracing: from the VMM's code, from the VMM's command line, and through commands of the monitor
+//! while a VM runs. The control switches events and backends, and shows the rings.
 
 #[cfg(feature = "clap")]
 pub mod args;

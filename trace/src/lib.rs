@@ -27,9 +27,10 @@
 //!
 //! A session never trusts data from guests: it checks lengths, ids and timestamps before it writes them. If a
 //! record fails a check, the session writes the record as an `untyped` or `time_fault` event, and counts the
-//! fault by its kind. The session counts all write errors, and reports the first one. The unwritten records
-//! stay in the rings, and the producers count further events for which a ring has no room. All buffers and
-//! tables are bounded by the sizes of the packet buffer and of the host rings, and by [`limits`].
+//! fault under the fault's kind. The session counts all write errors, and reports the first one. The
+//! unwritten records stay in the rings, and the producers count further events for which a ring has no room.
+//! All buffers and tables are bounded by the sizes of the packet buffer and of the host rings, and by
+//! [`limits`].
 //!
 //! A process that can open no files writes its session to a descriptor as a [journal](Destination::Journal),
 //! and [`receive`] makes the session's files in another process.

@@ -96,7 +96,7 @@ impl Program {
         &self.path
     }
 
-    /// Returns the name by which the program was found.
+    /// Returns the name under which the program was found.
     pub fn name(&self) -> &OsStr {
         &self.name
     }

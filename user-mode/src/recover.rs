@@ -135,7 +135,7 @@ fn recover_client(
 }
 
 /// Page G has three totals of lost events. Returns for each total how many of its events the dead host had
-/// counted. `lost` has these counts by cause. A count may exceed the total of its cause. The function then
+/// counted. `lost` has a count for each cause. A count may exceed the total of its cause. The function then
 /// adds the rest to causes with totals that are larger than their counts.
 fn counted(memory: &ClientMemory<'_>, lost: &Losses) -> [u64; 3] {
     let totals =

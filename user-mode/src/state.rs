@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 
-/// Counters of a thread of the host, by their names.
+/// Counters of a thread of the host. The key is the counter's name.
 pub(crate) type ThreadCounts = Vec<(&'static str, u64)>;
 
 /// The counter of panics in the sink, which are reported on stderr.

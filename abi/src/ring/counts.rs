@@ -28,7 +28,7 @@ kinds! {
         SchemaLog => "schema_log",
         /// A schema text cannot be parsed.
         SchemaText => "schema_text",
-        /// The hash of a schema text is not its id, or another text has the same id.
+        /// The id of a schema text is not the hash of the text, or another text has the same id.
         SchemaHash => "schema_hash",
         /// There are more schemas than the host keeps.
         SchemaTable => "schema_table",

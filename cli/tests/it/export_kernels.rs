@@ -45,7 +45,8 @@ fn kernel(start: u64, every: u64, tid: u32, clock: impl Fn(u64) -> u64 + Copy) -
     TraceDat::new("x86-tsc").cpu(&first).cpu(&pages(start + 30_000, every, tid + 1, clock))
 }
 
-/// Makes a session with the recording of a guest's kernel, and the host's if wanted.
+/// Makes a session with the recording of a guest's kernel. If `has_host` is true, the session also has the
+/// recording of the host's kernel.
 pub(crate) fn session(has_host: bool) -> Made {
     let events = with_pieces(EVENTS, PIECES);
     let json = with_boot(&json(&clocks(), &events, "[]"), Some(BOOT));

@@ -44,7 +44,7 @@ fn tracks(packets: &[Value]) -> BTreeMap<u64, &Value> {
     described.filter(|of| !of.is_null()).map(|of| (number(&of["uuid"]), of)).collect()
 }
 
-/// Returns a number, which is a text in JSON if it has 64 bits. Returns 0 if there is no number.
+/// Returns a number. JSON has numbers of 64 bits as texts. Returns 0 if there is no number.
 fn number(value: &Value) -> u64 {
     value.as_u64().or_else(|| value.as_str()?.parse().ok()).unwrap_or(0)
 }

@@ -29,7 +29,7 @@ pub(crate) fn open(path: &Path) -> io::Result<Opened> {
     open_regular(CWD, path, OFlags::RDONLY).map(Opened::new)
 }
 
-/// Opens a regular file that a user gives by name. The name may be the name of a link.
+/// Opens a regular file that a user has named. The name may be the name of a link.
 pub(crate) fn given(path: &Path) -> io::Result<Opened> {
     open_given(path, OFlags::RDONLY).map(Opened::new)
 }

@@ -493,8 +493,8 @@ impl Account {
             // The guest runs again, but nothing shows when the guest began to run. So all of this time counts
             // as the guest's.
             Some(Mode::Access | Mode::Entry) if mark == Mark::Guest => self.own,
-            // The kernel completed the exit by itself, because an exit that goes to the VMM has other marks.
-            // So the guest has run again.
+            // The kernel completed the exit without the VMM, because an exit that goes to the VMM has other
+            // marks. So the guest has run again.
             Some(Mode::Access) if matches!(mark, Mark::Exit | Mark::Access | Mark::Port) => {
                 self.own
             }

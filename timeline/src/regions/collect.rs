@@ -497,7 +497,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Divides the intervals of a guest's thread by what the host's kernel proves about the thread's CPU.
+    /// Divides the intervals of a guest's thread. What the host's kernel proves about the thread's CPU
+    /// determines the parts.
     fn place(&mut self, session: usize, at: usize) {
         let host = &mut self.hosts[session];
         let (Some(vcpus), Some(thread)) = (&mut host.vcpus, host.threads.get_mut(at)) else {

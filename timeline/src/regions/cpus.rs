@@ -69,7 +69,7 @@ pub(super) enum CpuEvent {
 }
 
 impl CpuEvent {
-    /// Returns the kind of an event, by its name and its format.
+    /// Returns the kind of an event. The event's name and format determine the kind.
     pub fn of(event: &EventRef<'_>) -> CpuEvent {
         let Some(fields) = event.fields.kernel() else { return CpuEvent::Other };
         CpuEvent::named(event.name, |name| fields.format.field(name)).unwrap_or(CpuEvent::Other)
@@ -81,7 +81,7 @@ impl CpuEvent {
         matches!(self, Self::TimerBegin | Self::HandlerBegin { .. } | Self::SoftirqBegin { .. })
     }
 
-    /// Returns the kind of an event by its name, or `None` if the event lacks a field.
+    /// Returns the kind of the event with this name, or `None` if the event lacks a field.
     fn named(name: &str, field: impl Fn(&str) -> Option<usize>) -> Option<CpuEvent> {
         Some(match name {
             "sched:sched_switch" => CpuEvent::Switch {

@@ -107,14 +107,14 @@ pub(super) struct Host {
     pub slots: Box<[u32; TID_SLOTS]>,
     /// Clients by number.
     pub clients: Vec<Client>,
-    /// Open regions between two events of the VMM, by thread.
+    /// For each thread, the open regions between two events of the VMM.
     pub vmm: HashMap<u32, Pairs>,
     /// Open regions that may begin on one client and end on another client.
     pub of_any: Pairs,
     /// Maximum number of open regions of a client.
     pub most_open: usize,
     pub jumps: Jumps,
-    /// Times of the last events of programs' leases, by client and token.
+    /// For each client and token, the time of the last event of a program's lease.
     lease_ends: HashMap<(u32, u64), i64>,
     /// Number of leases that named a thread although another program's lease held the thread.
     pub claimed: Counted,
@@ -333,14 +333,14 @@ impl Host {
         all.flat_map(Pairs::take).collect()
     }
 
-    /// Returns the key of the span to which an event of a client refers by the number `id`. For an event of
-    /// the VMM, `client` is a number that no client has.
+    /// Returns the key of the span with the id `id` to which an event of a client refers. For an event of the
+    /// VMM, `client` is a number that no client has.
     pub fn span(&self, session: usize, client: u32, id: u64) -> Key {
         let process = self.clients.get(client as usize).map(|client| client.process);
         Key { session, process, id }
     }
 
-    /// Returns the number of clients that `process` holds by their last leases.
+    /// Returns how many clients have a last lease that names `process`.
     pub fn clients_of(&self, process: Process) -> usize {
         self.clients.iter().filter(|client| Some(client.process) == process).count()
     }

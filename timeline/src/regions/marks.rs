@@ -109,13 +109,13 @@ impl Kernel {
 }
 
 impl Kernel {
-    /// Returns the kind of an event, by its name and its format.
+    /// Returns the kind of an event. The event's name and format determine the kind.
     pub fn of(event: &EventRef<'_>) -> Kernel {
         let Some(fields) = event.fields.kernel() else { return Kernel::Other };
         Kernel::named(event.name, |name| fields.format.field(name)).unwrap_or(Kernel::Other)
     }
 
-    /// Returns the kind of an event by its name, or `None` if the event lacks a field.
+    /// Returns the kind of the event with this name, or `None` if the event lacks a field.
     fn named(name: &str, field: impl Fn(&str) -> Option<usize>) -> Option<Kernel> {
         Some(match name {
             "kvm:kvm_exit" => match field("exit_reason") {

@@ -154,9 +154,9 @@ pub enum Select {
     /// Events `NAME_begin` and `NAME_end` with the same `id`, for these names, or for all names if the list
     /// is empty.
     Names(Vec<String>),
-    /// An event of the first name, and the next event of the second name by the same client, or by the same
-    /// thread of the VMM. If there are several events of the first name, the last of these events begins the
-    /// region.
+    /// An event of the first name, and the next event of the second name from the same client, or from the
+    /// same thread of the VMM. If there are several events of the first name, the last of these events begins
+    /// the region.
     Between(String, String),
 }
 
@@ -315,9 +315,9 @@ pub struct Regions {
     /// Guests' CPUs for which the thread of the host is known. The list is empty unless the kernels of the
     /// guests and of their host were recorded.
     pub vcpus: Vec<ProvenVcpu>,
-    /// Threads with kept intervals, by session.
+    /// Threads with kept intervals, for each session.
     threads: Vec<Vec<lanes::Logged>>,
-    /// Whether the events of all threads of a session's machine were recorded, by session.
+    /// For each session, whether the events of all threads of the session's machine were recorded.
     has_all_threads: Vec<bool>,
     store: store::Store,
 }

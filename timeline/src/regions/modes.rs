@@ -17,7 +17,7 @@ const MAX_TIMES: usize = 1 << 22;
 /// The times in which the threads of a session's host were out of guest mode.
 #[derive(Debug, Default)]
 pub(super) struct GuestModes {
-    /// Times out of guest mode by index of the thread, in order.
+    /// For each index of a thread, the times out of guest mode, in order.
     out: BTreeMap<usize, Vec<(i64, i64)>>,
     /// Threads that have been in guest mode at some time. Each such thread runs a vCPU.
     vcpus: BTreeSet<usize>,

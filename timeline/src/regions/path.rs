@@ -36,7 +36,7 @@ const INTERRUPTIBLE: i64 = 1;
 /// Place that stands for no record.
 const NONE: u64 = u64::MAX;
 
-/// A time of a thread on a critical path, by the events of the kernel that schedules the thread.
+/// A time of a thread on a critical path, as shown by the events of the kernel that schedules the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stay {
     /// Index of the thread in [`Regions::causes`](super::Regions::causes).
@@ -195,13 +195,13 @@ impl History {
         }
     }
 
-    /// Processes a wake-up by a thread.
+    /// Processes a wake-up that a thread caused.
     pub fn woken(&mut self, time: i64, tid: u32, by: u32) {
         let at = self.threads.get(&by).map_or(NONE, |last| last.at);
         self.wake(time, tid, Kind::Woken(by, at));
     }
 
-    /// Processes a wake-up by something else than a thread.
+    /// Processes a wake-up that something else than a thread caused.
     pub fn woken_by(&mut self, time: i64, tid: u32, cause: CauseNumber) {
         self.wake(time, tid, Kind::WokenBy(cause));
     }
@@ -226,7 +226,7 @@ impl History {
         self.threads.insert(task.tid(), Last { process, ..Last::new(task) });
     }
 
-    /// Processes the start of a thread by another thread.
+    /// Processes the event that a thread started another thread.
     pub fn started(&mut self, time: i64, task: Task, by: u32) {
         let at = self.threads.get(&by).map_or(NONE, |last| last.at);
         // The old entry goes, because another thread may have had the same number.

@@ -36,9 +36,10 @@ pub(super) struct Path {
     /// Whether the steps will come later from the path of the region's thread. This path is not known up to
     /// the region's end yet.
     pub is_walked: bool,
-    /// Whether the region's time is divided along the path, and not by the region's own thread.
+    /// Whether the region's time is divided along the path, and not according to what the region's own thread
+    /// did.
     pub is_division: bool,
-    /// Parts of the region by its own thread, once they are known.
+    /// Parts of the region that follow from what the region's own thread did, once these parts are known.
     pub own: Option<Divided>,
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What events mean for regions. The meaning of each kind of event is found out once, by the event's name and
-//! fields.
+//! What events mean for regions. The meaning of each kind of event is found out once, from the event's name
+//! and fields.
 
 use super::cpus::CpuEvent;
 use super::marks::{Kernel, is_exit, is_run};
@@ -105,7 +105,7 @@ pub(super) enum OfSpan {
     PollEnd,
 }
 
-/// Meaning of an event for regions, by its name.
+/// Meaning of an event for regions. The event's name determines the meaning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Role {
     /// Region that the event begins.

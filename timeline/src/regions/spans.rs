@@ -50,8 +50,8 @@ impl Place {
 /// Process number that a client's lease names; 0 if the process is not known, and `None` for the VMM.
 pub(super) type Process = Option<u32>;
 
-/// A span, by its session, the process that made it, and its number. The events of a span come from one
-/// process, so another process of the session cannot change the span.
+/// Key of a span: the span's session, the process that made the span, and the span's id. The events of a span
+/// come from one process, so another process of the session cannot change the span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     pub session: usize,

@@ -47,8 +47,8 @@ struct Span {
 /// The time that can have been taken from regions in a CPU's spans.
 #[derive(Default)]
 struct Taken {
-    /// For each span, by number: the maximum time on a CPU within the span, summed over the regions that
-    /// begin or end in the span.
+    /// For each span id, the maximum time on a CPU within the span, summed over the regions that begin or end
+    /// in the span.
     at_ends: HashMap<usize, u64>,
     /// Some regions include a whole span. The map has the changes of the number of such regions from span to
     /// span. The key is the number of the span at which the number of regions changes.

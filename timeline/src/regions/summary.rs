@@ -268,8 +268,8 @@ impl Group {
     }
 }
 
-/// Sorts indices by durations, and returns the sorted durations. The function needs no more memory than the
-/// indices and the durations.
+/// Sorts indices in the order of the durations, and returns the sorted durations. The function needs no more
+/// memory than the indices and the durations.
 fn sort(order: &mut [u32], duration: impl Fn(u32) -> u64) -> Vec<u64> {
     const BITS: u32 = (MAX_REGIONS as u32).next_power_of_two().trailing_zeros();
     let key = |index: &u32| Some(duration(*index)).filter(|ns| *ns < 1 << (64 - BITS));

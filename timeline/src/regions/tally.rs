@@ -17,9 +17,9 @@ const MAX_SPARE: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     sums: Sums,
-    /// Open regions by number: the time of the region's beginning, and the sums at the beginning if known.
-    /// `free`: numbers that no region has. `early`: numbers of regions whose sums at the beginning are not
-    /// known.
+    /// For each id of an open region, the time of the region's beginning, and the sums at the beginning if
+    /// known. `free`: numbers that no region has. `early`: numbers of regions whose sums at the beginning are
+    /// not known.
     open: Vec<(i64, Option<Sums>)>,
     free: Vec<u32>,
     early: Vec<u32>,

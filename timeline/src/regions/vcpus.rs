@@ -49,7 +49,7 @@ pub(super) struct Vcpus {
     /// Proofs of the guests' CPUs. `by_cpu` has the index of each CPU's proof.
     proofs: Vec<Proof>,
     by_cpu: HashMap<GuestCpu, u32>,
-    /// Guests that have a CPU with a proof, by clock.
+    /// For each clock, the guest that has a CPU with a proof.
     guests: HashMap<u32, Guest>,
     /// Maximum number of a guest's intervals that wait.
     most_unplaced: usize,

@@ -64,8 +64,8 @@ struct Span {
     waited: Waited,
 }
 
-/// The times that regions cover, by session and thread. Regions that are divided along a path count under no
-/// thread.
+/// For each session and thread, the times that regions cover. Regions that are divided along a path count
+/// under no thread.
 #[derive(Debug, Default)]
 pub(super) struct Spans(HashMap<(u16, u16), Vec<Span>>);
 

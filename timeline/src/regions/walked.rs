@@ -31,7 +31,7 @@ pub(super) struct Walked {
     thread: CauseNumber,
     cpu: Option<u16>,
     sums: Rc<Steps>,
-    /// For each region, by number, the sums at the region's begin.
+    /// For each region id, the sums at the region's begin.
     begun: HashMap<u32, Rc<Steps>>,
 }
 

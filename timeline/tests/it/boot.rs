@@ -315,7 +315,7 @@ fn a_process_with_the_number_of_an_older_one_is_a_boot_of_its_own() {
     assert_eq!(Vec::from_iter(found), [(Some(300), true, 9_500), (Some(300), true, 12_000)]);
 }
 
-/// Divides a machine's time by marks.
+/// Divides a machine's time into stages at marks.
 fn marked(made: &Made, marks: &[&str]) -> Boots {
     let mut options = Options::default();
     options.marks = marks.iter().map(|mark| mark.parse().unwrap()).collect();

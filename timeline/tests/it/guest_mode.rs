@@ -20,7 +20,7 @@ use trace_dat::{Counted, KVM_EXIT_ID, KVM_WRITE_TSC_OFFSET_ID, lost};
 struct Found {
     word: KvmWord,
     cpus: Vec<GuestCpu>,
-    /// Thread of each CPU, by the guest's clock and the CPU's number.
+    /// For each CPU of a guest, the host's thread. The key is the guest's clock and the CPU's id.
     vcpu_threads: BTreeMap<(u32, u32), u32>,
     /// Error and bound of each of the guest's events, in nanoseconds.
     events: Vec<(u64, u64)>,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of the whole time of exits by reason: the time in the kernel, the time in the VMM, and the waits
-//! until the guest runs again.
+//! Tests of the whole time of exits for each reason: the time in the kernel, the time in the VMM, and the
+//! waits until the guest runs again.
 
 use crate::made_regions::*;
 use hypertrace_test_support::trace_dat::{

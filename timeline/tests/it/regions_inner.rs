@@ -14,7 +14,7 @@ const REQUEST: usize = 0;
 const PARSE: usize = 1;
 const QUERY: usize = 2;
 const REPLY: usize = 3;
-/// Threads of the program, by client. The last thread is of another process.
+/// Threads of the program that each client has. The last thread is of another process.
 const THREADS: [Task; 3] = [(200, "a"), (201, "b"), (202, "other")];
 const OTHER: u32 = 2;
 

@@ -50,7 +50,7 @@ enum Of {
 use Of::*;
 
 const BEGIN: Of = Begin("app");
-/// Threads of the program, by client.
+/// Threads of the program that each client has.
 const THREADS: [Task; 2] = [(200, "a"), (201, "b")];
 /// Id of a client of another process.
 const OTHER: u32 = 2;

@@ -420,7 +420,7 @@ impl Found {
     }
 
     /// Asserts that the steps of a region's path add up to the region's duration, and that no step is longer
-    /// than the truth. Returns the unknown time by reason.
+    /// than the truth. Returns the unknown time for each reason.
     #[track_caller]
     fn assert_path(&self, world: &World, group: &Group) -> [u64; Unknown::ALL.len()] {
         let path = &group.total.path;

@@ -24,7 +24,7 @@ const PIG: Task = (301, "pig");
 const IDLE: Task = (0, "swapper");
 const MS: u64 = 1_000_000;
 
-/// Returns the waits of a group: part, cause and time, by name.
+/// Returns for each name the waits of a group: part, cause and time.
 fn waits(group: &Group) -> Vec<(Part, String, u64)> {
     let wait = |wait: &Wait| (wait.part, wait.cause.to_string(), wait.ns);
     let mut waits = Vec::from_iter(group.total.waits.iter().map(wait));
@@ -1053,8 +1053,8 @@ fn parts(regions: &Regions) -> BTreeMap<String, [u64; PARTS]> {
     groups.map(|group| (group.name.clone(), group.total.times.0)).collect()
 }
 
-/// Returns the time of a part by cause. Threads are named by their numbers, because an event with the name
-/// may be missing.
+/// Returns for each cause the time of a part. Threads are named by their numbers, because an event with the
+/// name may be missing.
 fn by_thread(waits: &BTreeMap<(usize, String), u64>, part: Part) -> BTreeMap<String, u64> {
     let mut by_thread = BTreeMap::new();
     for ((_, cause), ns) in waits.iter().filter(|((of, _), _)| *of == part as usize) {

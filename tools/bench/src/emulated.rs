@@ -80,8 +80,8 @@ impl Raw {
         Ok(())
     }
 
-    /// Makes points with two words by this store. Returns the ticks, and
-    /// whether the last point of every burst was answered.
+    /// Makes points with two words. `store` stores each point. Returns the ticks, and whether the last point
+    /// of every burst was answered.
     ///
     /// # Errors
     /// If the host does not drain.

@@ -247,12 +247,12 @@ fn shared(context: &mut Context) -> Result<&mut Shared> {
     context.resource(|| Shared::new(&linux))
 }
 
-/// Measures an event in a guest that maps the device by sysfs.
+/// Measures an event in a guest that maps the device through sysfs.
 pub fn emit_sysfs(context: &mut Context) -> Result<f64> {
     socket(context)?.guest.ns("linux emit")
 }
 
-/// Measures an event in a guest that maps a shared file by sysfs.
+/// Measures an event in a guest that maps a shared file through sysfs.
 pub fn emit_ivshmem(context: &mut Context) -> Result<f64> {
     shared(context)?.guest.ns("linux emit")
 }
@@ -264,19 +264,19 @@ pub fn emit_module(context: &mut Context) -> Result<f64> {
     socket.guest.ns("linux emit")
 }
 
-/// Measures a reference point by a shared file while the file's host is asleep.
+/// Measures a reference point through a shared file while the file's host is asleep.
 pub fn point_asleep(context: &mut Context) -> Result<f64> {
     shared(context)?.guest.ns("linux asleep")
 }
 
-/// Measures a reference point by a shared file while the file's host rests.
+/// Measures a reference point through a shared file while the file's host rests.
 pub fn point_idle(context: &mut Context) -> Result<f64> {
     shared(context)?.guest.ns("linux idle")
 }
 
-/// Measures a reference point by a shared file while the file's host is awake. During the measurement, the
-/// guest runs on another CPU than the host. On the same CPU, the host would never be awake while the guest
-/// runs.
+/// Measures a reference point through a shared file while the file's host is awake. During the measurement,
+/// the guest runs on another CPU than the host. On the same CPU, the host would never be awake while the
+/// guest runs.
 pub fn point_awake(context: &mut Context) -> Result<f64> {
     let guest = &mut shared(context)?.guest;
     move_to_cpu(1, guest.id())?;

@@ -58,7 +58,7 @@ pub fn answer(part: &str) -> Result<f64> {
         ("open", way) => open(way),
         ("emit", _) => tenth(BATCHES, || wait_for_room(BATCHES[1]), |n| emit(n, black_box(n))),
         ("awake", _) => points(AWAKE, Duration::ZERO, 0.1),
-        // A sleeping host looks at its rings at regular times, so a point is answered quickly only by luck.
+        // A sleeping host looks at its rings at regular times, so a quick answer to a point is luck.
         // Therefore this part returns the median.
         ("asleep", _) => points(ASLEEP, PAUSE, 0.5),
         ("idle", _) => points(IDLE, LONG_PAUSE, 1.0),

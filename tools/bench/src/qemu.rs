@@ -102,7 +102,7 @@ pub fn floor(context: &mut Context) -> Result<f64> {
     bench(context)?.floor.ns("emulated floor")
 }
 
-/// Measures a reference point that the guest makes by a marked store, without the library.
+/// Measures a reference point that the guest makes with a marked store, without the library.
 pub fn marked_store(context: &mut Context) -> Result<f64> {
     bench(context)?.points("store")
 }

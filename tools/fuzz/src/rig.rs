@@ -310,7 +310,8 @@ impl<'a> Rig<'a> {
         }
     }
 
-    /// Replaces an offset in client 1's area by an offset in client 0's area.
+    /// Returns an offset outside of client 1's area. An offset in this area becomes an offset in client 0's
+    /// area.
     fn spare(&self, region: Region, offset: u64, len: u64) -> u64 {
         let geometry = self.chip.geometry();
         let stride = geometry.client_stride();

@@ -58,7 +58,7 @@ pub enum Act {
     Pair(u64, u64),
     /// Emits a declared event with a text.
     Text(u32, Vec<u8>),
-    /// Switches events by pattern.
+    /// Switches the events that match a pattern on or off.
     Events(&'static str, bool),
     /// Drains everything and begins a new epoch.
     Epoch,

@@ -404,8 +404,8 @@ fn write_script(file: &Path, text: &str) -> Result<()> {
 }
 
 /// Renames each program in and below a folder of the tree, and puts a wrapper in the program's place. If a
-/// program starts another program by its path, then the wrapper starts the other program with the right
-/// libraries. For example, a compiler starts its assembler by a path.
+/// program starts another program with that program's path, then the wrapper starts the other program with
+/// the right libraries. For example, a compiler starts an assembler with the assembler's path.
 fn wrap_in_place(loader: &str, root: &Path, folder: &Path) -> Result<()> {
     // The folders of a compiler's parts differ between releases, so the folder may not exist.
     let paths = entries(&root.join(folder)).unwrap_or_default();
@@ -450,7 +450,7 @@ fn loaded(loader: &str) -> String {
     format!("\"$root/{loader}\" --library-path \"{libraries}:$root/usr/lib:$root/lib\"")
 }
 
-/// Returns the lines by which a wrapper finds the unpacked tree.
+/// Returns the lines with which a wrapper finds the unpacked tree.
 fn wrapper_head(name: &str, what: &str) -> String {
     format!(
         "#!/bin/sh\n\
@@ -486,7 +486,7 @@ fn wrapper_text<'a>(
 }
 
 /// Returns the wrapper of a program that is `depth` folders below the root. The wrapper starts the program
-/// under the program's own name, because the program finds its files by this name.
+/// under the program's own name, because the program uses this name to find the program's files.
 fn in_place_text(loader: &str, program: &Path, depth: usize) -> String {
     format!(
         "#!/bin/sh\n\

@@ -47,8 +47,8 @@ impl Builder {
         Builder::default()
     }
 
-    /// Adds a file by its path relative to the crate's folder. No two events in the files of a builder may
-    /// have the same name.
+    /// Adds the file with this path relative to the crate's folder. No two events in the files of a builder
+    /// may have the same name.
     pub fn file(mut self, path: impl Into<String>) -> Builder {
         self.files.push(path.into());
         self

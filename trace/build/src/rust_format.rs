@@ -54,7 +54,7 @@ pub(crate) fn statement(
     write(out, &format!("{align}{padding}{base}"), &value, "")
 }
 
-/// Returns the statement that writes a value by this Rust format specification. `width` is an argument for
+/// Returns the statement that writes a value with this Rust format specification. `width` is an argument for
 /// the specification, after a comma.
 fn write(out: &str, spec: &str, value: &str, width: &str) -> String {
     let colon = if spec.is_empty() { "" } else { ":" };

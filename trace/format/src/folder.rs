@@ -7,7 +7,7 @@
 //! the directory's path once, when the directory is opened: code that needs a path later takes
 //! [`Folder::by_descriptor`].
 //!
-//! The code makes system calls by rustix, because std repeats an interrupted call without bound.
+//! The code makes system calls through rustix, because std repeats an interrupted call without bound.
 
 use crate::error::{DirectoryError, WriteFailed};
 use rustix::fs::unlinkat;
@@ -76,8 +76,8 @@ pub fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T
     }
 }
 
-/// Writes all bytes. After a short write, the function writes the rest by a further call, so that the system
-/// gives the reason of the short write.
+/// Writes all bytes. After a short write, the function writes the rest with a further call, so that the
+/// system gives the reason of the short write.
 pub fn write_at(file: impl AsFd, mut bytes: &[u8], mut at: u64) -> io::Result<()> {
     while !bytes.is_empty() {
         match retry(|| pwrite(&file, bytes, at))? {
@@ -157,8 +157,8 @@ pub fn is_bad_path(why: &io::Error) -> bool {
         || matches!(why.kind(), NotFound | NotADirectory | IsADirectory | PermissionDenied)
 }
 
-/// Opens a regular file by its path from a directory. Other files are refused: a pipe would block until there
-/// is a writer, opening a device may have an effect, and a link leads out of the session.
+/// Opens the regular file at a path relative to a directory. Other files are refused: a pipe would block
+/// until there is a writer, opening a device may have an effect, and a link leads out of the session.
 ///
 /// # Errors
 /// If the file cannot be opened. The error holds [`NotRegular`] if something else has the file's name.
@@ -168,7 +168,7 @@ pub fn open_regular(at: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Resul
     opened(at, path, flags)
 }
 
-/// Opens a regular file that a user gives by name, as [`open_regular`] does. The name may be a link's name,
+/// Opens a regular file that a user has named, as [`open_regular`] does. The name may be a link's name,
 /// because the user decides where the name leads.
 ///
 /// # Errors
@@ -340,13 +340,13 @@ impl Folder {
         Ok((folder, name))
     }
 
-    /// Creates a directory by its path. The directory above must exist.
+    /// Creates a directory at a path. The directory above must exist.
     pub fn create_path(path: &Path, share: Share) -> io::Result<Folder> {
         let (above, name) = Folder::above(path, share)?;
         Ok(above.create(name)?.moved(path.to_owned()))
     }
 
-    /// Creates a directory by its path, or takes an empty directory that this user owns. The directory's new
+    /// Creates a directory at a path, or takes an empty directory that this user owns. The directory's new
     /// mode lets only this user write to the directory, so no other user can exchange the directory's files.
     ///
     /// # Errors
@@ -621,8 +621,8 @@ impl Folder {
         retry(|| unlinkat(&self.fd, name.as_ref(), AtFlags::REMOVEDIR))
     }
 
-    /// Replaces a file by rename, so that a reader sees either the old file or the new file. Returns the new
-    /// file.
+    /// Replaces a file with a rename, so that a reader sees either the old file or the new file. Returns the
+    /// new file.
     ///
     /// # Errors
     /// If the new file cannot be written. The old file then stays.

@@ -1,8 +1,8 @@
 //! `session.json`: the types of a session's description, which the session's writer and the readers share.
 //!
 //! The file holds facts for which CTF has no place: schemas by their text, exact clock bases, losses by
-//! cause. The writer replaces the file by rename, once a second at most. [`classes.jsonl`](crate::classes)
-//! has the event classes. This module checks only the types of the values.
+//! cause. The writer replaces the file with a rename, once a second at most.
+//! [`classes.jsonl`](crate::classes) has the event classes. This module checks only the types of the values.
 
 use crate::origin::Origin;
 pub use crate::packet::Domain;
@@ -203,7 +203,7 @@ impl StreamJson {
         }
     }
 
-    /// Returns the numbers of lost events by cause.
+    /// Returns for each cause the number of lost events.
     pub fn causes(&self) -> Losses {
         Losses {
             full: self.lost_full,

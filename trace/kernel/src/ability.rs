@@ -17,7 +17,7 @@ pub fn tracefs() -> Result<PathBuf, Error> {
     Ok(tracefs::find()?.path().to_owned())
 }
 
-/// Checks that this process may record its own scheduling by perf.
+/// Checks that this process may record the process's own scheduling with perf.
 ///
 /// # Errors
 /// If this process may not record. The message names a remedy.

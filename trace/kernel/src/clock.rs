@@ -44,7 +44,7 @@ impl Clock {
     }
 }
 
-/// Name of the file with readings of both clocks, in a recording by perf.
+/// Name of the file with readings of both clocks, in a recording that perf made.
 pub(crate) const FILE: &str = "clock";
 
 /// Maximum size of the used readings in bytes. This size suffices for 12 hours with two readings a second.

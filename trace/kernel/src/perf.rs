@@ -28,7 +28,7 @@ fn records_file(cpu: u32) -> String {
     format!("perf{cpu}")
 }
 
-/// A recording by perf.
+/// A recording that perf makes.
 #[derive(Debug)]
 pub(crate) struct Perf {
     cpus: Vec<(u32, RawFd)>,

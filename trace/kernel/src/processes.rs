@@ -17,7 +17,7 @@ pub(crate) struct Processes {
 }
 
 impl Processes {
-    /// Opens processes by their numbers.
+    /// Opens the processes with these ids.
     ///
     /// # Errors
     /// If no process has one of the numbers, or if a process has ended.

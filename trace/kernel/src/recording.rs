@@ -116,9 +116,9 @@ enum By {
 }
 
 impl Recording {
-    /// Starts a recording. If the kernel's trace cannot be used, the recording has only scheduling, by perf.
-    /// For a recording by perf, the configuration must name processes, but no events and no size of the
-    /// buffers.
+    /// Starts a recording. If the kernel's trace cannot be used, the recording has only scheduling events,
+    /// which perf records. For a recording with perf, the configuration must name processes, but no events
+    /// and no size of the buffers.
     ///
     /// # Errors
     /// If the directory has no session or has a recording already, if an event or a process does not exist,
@@ -254,8 +254,8 @@ fn start_trace(state: &State, owner: &Owner, config: &Config) -> Result<Started,
             Ok(Started { by: By::Trace { instances, drain }, events, buffer_kib, threads })
         }
         Err(why) => {
-            // If a removal fails, the note must stay: the next start of a recording finds the rest of the
-            // instances by the note.
+            // If a removal fails, the note must stay: the next start of a recording uses the note to find the
+            // rest of the instances.
             let removed: Vec<_> = instances.into_iter().map(|(_, i)| i.remove().is_ok()).collect();
             if removed.into_iter().all(|removed| removed) {
                 registry::remove(&name);

@@ -153,8 +153,8 @@ fn forget(root: &Dir, name: &str) -> Result<u64, Error> {
     Ok(dropped)
 }
 
-/// Returns the directory, and chooses the mode of new files by the directory's present mode, so that the same
-/// users have access.
+/// Returns the directory, and derives the mode of new files from the directory's present mode, so that the
+/// same users have access.
 pub(crate) fn shared_as_is(dir: Folder) -> Folder {
     let mode = dir.stat().map_or(0, |stat| stat.st_mode);
     let share = match mode & 0o055 {

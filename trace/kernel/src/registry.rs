@@ -1,4 +1,4 @@
-//! Directories of recordings in progress, by the names of their instances.
+//! Directories of recordings in progress, each under the name of the recording's instance.
 //!
 //! If a process finds the instance of a killed process, it needs to know the directory of the instance's
 //! data. An entry is a link to this directory, in a folder to which only the user can write. A restart of the

@@ -34,7 +34,7 @@ pub(crate) struct Dir {
 }
 
 impl Dir {
-    /// Opens a directory by its path.
+    /// Opens the directory at a path.
     pub fn open_path(path: &Path) -> io::Result<Dir> {
         Dir::at(CWD, path, path.to_owned())
     }

@@ -24,7 +24,7 @@ pub(crate) struct Worker<T> {
     pub stop: Stop,
 }
 
-/// A handle by which another thread asks the recording thread to end.
+/// A handle with which another thread asks the recording thread to end.
 #[derive(Clone, Debug)]
 pub(crate) struct Stop {
     asked: Arc<OwnedFd>,

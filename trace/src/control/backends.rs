@@ -21,8 +21,8 @@ pub(super) fn names(backends: Backends) -> String {
     if on.is_empty() { "nop".into() } else { on.join(" ") }
 }
 
-/// Switches a backend by its name. In `ftrace:DIR` and `ftrace-raw:DIR`, `DIR` is the folder of a tracefs
-/// instance.
+/// Switches the backend with this name. In `ftrace:DIR` and `ftrace-raw:DIR`, `DIR` is the folder of a
+/// tracefs instance.
 #[cfg(feature = "events")]
 pub(super) fn switch(name: &str, on: bool) -> Result<String, String> {
     use crate::events::backend::{self, ftrace};

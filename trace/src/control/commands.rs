@@ -42,8 +42,8 @@ impl Session {
     ///
     /// # Errors
     /// If the socket cannot be made, or the session is written to a journal. A process in a jail without
-    /// `/proc` can find the directory only by its path. So call this method before the process enters such a
-    /// jail.
+    /// `/proc` can find the directory only through the directory's path. So call this method before the
+    /// process enters such a jail.
     pub fn serve(&self) -> Result<Monitor, MonitorError> {
         self.serve_after(|| Ok(()))
     }

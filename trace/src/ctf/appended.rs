@@ -29,7 +29,7 @@ impl Appended {
         self.len
     }
 
-    /// Appends a piece by one write. If the disk is full, cuts off the part that was written.
+    /// Appends a piece with one write. If the disk is full, cuts off the part that was written.
     ///
     /// # Errors
     /// If the piece cannot be written. In this case, the file keeps its previous contents.

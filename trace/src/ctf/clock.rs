@@ -270,7 +270,7 @@ impl GuestClock {
         (self.base..=self.limit(host, self.first, now)).contains(&timestamp)
     }
 
-    /// Bounds the clock by a pair of times of a source: when the host's counter was `host_raw`, the guest's
+    /// Bounds the clock with a pair of times of a source: when the host's counter was `host_raw`, the guest's
     /// time was `guest` or later. A reference point is exact within the duration of an exit. So after the
     /// first reference point, plain events count no more.
     pub fn bound(
@@ -760,9 +760,9 @@ mod tests {
         let mut clock = guest(&host, 100_000_000_000, 11_000_000_000);
         let at_first = clock.offset_ns(&host);
         let ms = 1_000_000_i64;
-        // Each case adds a pair of a guest's time and a host's time from a source, by a plain event or by a
-        // reference point. The pair's host time is `later` ms after the host time that follows from the first
-        // pair. Then the clock must have moved by `expected` ms.
+        // Each case adds a pair of a guest's time and a host's time from a source. The pair comes from a
+        // plain event or from a reference point. The pair's host time is `later` ms after the host time that
+        // follows from the first pair. Then the clock must have moved by `expected` ms.
         for (source, is_point, later, expected) in [
             (0, false, 500, 500),
             (0, false, -100, -100),

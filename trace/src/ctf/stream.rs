@@ -65,7 +65,7 @@ impl Stream {
     }
 
     /// Commits the contents of the buffer as one packet. Sets both sizes in `header`, and replaces the
-    /// stream's total of lost events by the file's total.
+    /// stream's total of lost events with the file's total.
     ///
     /// # Errors
     /// If a write fails or is short. In this case, the stream does not change.
@@ -214,7 +214,7 @@ impl StreamFile {
         Ok(())
     }
 
-    /// Puts newer counters into the filler, by one write of 128 bytes.
+    /// Puts newer counters into the filler with one write of 128 bytes.
     fn amend(
         &mut self,
         files: &mut Files,

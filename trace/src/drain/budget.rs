@@ -12,8 +12,7 @@ use hypertrace_format::limits::{ACCOUNT_BYTES_PER_SECOND, CLIENT_BYTES, GUESTS_B
 pub(crate) enum Account {
     /// The VMM.
     Host,
-    /// A source that a guest or a program fills, by the number of its
-    /// [`Stats`](super::stats::Stats).
+    /// Index of the [`Stats`](super::stats::Stats) of a source that a guest or a program fills.
     Source(usize),
     /// A session that a killed process left. This session has already paid for its descriptions.
     Recovered,

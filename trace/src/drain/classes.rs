@@ -50,7 +50,7 @@ pub(crate) struct Classes {
     listed: usize,
     /// For each clock, the classes in its stream class.
     declared: Vec<BitSet>,
-    /// The declared classes that the metadata does not have yet, by clock and dense id.
+    /// The declared classes that the metadata does not have yet. Each entry has the clock and the dense id.
     undescribed: Vec<(u32, u32)>,
     /// Bytes of description that guests and the host may still add.
     budget: Budget,

@@ -317,7 +317,7 @@ impl Context<'_> {
     }
 }
 
-/// Bounds the guest's clock by a reference point: the guest read its clock before the host read the host's
+/// Bounds the guest's clock with a reference point: the guest read its clock before the host read the host's
 /// clock.
 fn learn_time(clocks: &mut Clocks, source: &mut Source, guest_time: u64, host_time: u64) {
     let kind = (hypertrace_abi::record::ClockKind::Tsc, source.counter);

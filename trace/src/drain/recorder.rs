@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Limits on the snapshots that guests take by triggers on their reference points. Limits are needed, because
-/// a snapshot can be as large as all rings together. The session counts the snapshots that it refuses
+/// Limits on the snapshots that guests take with triggers on the guests' reference points. Limits are needed,
+/// because a snapshot can be as large as all rings together. The session counts the snapshots that it refuses
 /// ([`Summary::snapshots_refused`](crate::Summary::snapshots_refused)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotLimit {

@@ -203,7 +203,7 @@ pub(crate) fn lease_name(class: &ClassRef, payload: &[u64]) -> Option<String> {
     Some(name)
 }
 
-/// The guests' sources, by client.
+/// For each client, the guests' source.
 #[derive(Debug, Default)]
 pub(crate) struct Guests {
     sources: Vec<Option<Box<Source>>>,

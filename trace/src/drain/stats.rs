@@ -41,7 +41,7 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// Returns the lost events of all generations by cause. Each number is at most [`MAX_LOST`].
+    /// Returns for each cause the lost events of all generations. Each number is at most [`MAX_LOST`].
     pub fn causes(&self) -> Losses {
         let Losses { full, busy, unattached, overwritten } = self.lost[0].plus(&self.lost[1]);
         let [full, busy, unattached, overwritten] =

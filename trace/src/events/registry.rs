@@ -32,9 +32,9 @@ bitflags! {
         const LOG = 2;
         /// Messages to syslog.
         const SYSLOG = 4;
-        /// Lines in the kernel's trace, by trace_marker.
+        /// Lines that are written to the kernel's trace through trace_marker.
         const FTRACE = 8;
-        /// Records in the kernel's trace, by trace_marker_raw.
+        /// Records that are written to the kernel's trace through trace_marker_raw.
         const FTRACE_RAW = 16;
         /// SDT probes, for bpftrace, perf and SystemTap.
         const SDT = 32;

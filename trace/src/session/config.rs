@@ -80,21 +80,21 @@ pub struct SessionConfig {
     pub on_write_failed: Option<OnWriteFailed>,
     /// Contents of the directory, in addition to the control socket.
     pub output: Output,
-    /// Limit on the snapshots that guests may take by triggers.
+    /// Limit on the snapshots that guests may take with triggers.
     pub guests_snapshots: SnapshotLimit,
 }
 
 /// Where a session is written to. A session that is written to a journal can have neither
-/// [`Output::Snapshots`] nor [`Output::Nothing`]. A program [recovers](crate::Session::recover) a session by
-/// the path of the session's directory.
+/// [`Output::Snapshots`] nor [`Output::Nothing`]. To [recover](crate::Session::recover) a session, a program
+/// needs the path of the session's directory.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Destination {
     /// Path of an empty directory, or of a new directory in a directory that exists.
     Path(PathBuf),
-    /// Descriptor of an empty directory of this user, for a process that can no longer find the directory by
-    /// its path. Such a process opened the directory before it entered its jail, or got the descriptor from
-    /// another process. The path appears in messages, and in the path of a
+    /// Descriptor of an empty directory of this user, for a process that can no longer reach the directory
+    /// through the directory's path. Such a process opened the directory before it entered its jail, or got
+    /// the descriptor from another process. The path appears in messages, and in the path of a
     /// [snapshot](crate::Session::snapshot). If the session has a descriptor, then
     /// [`Session::serve`](crate::Session::serve) needs `/proc`.
     Fd(OwnedFd, PathBuf),

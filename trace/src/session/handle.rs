@@ -333,7 +333,7 @@ impl Session {
     /// Sets the TSC of a guest in the present clock epoch. The hypervisor computes this TSC from the host's
     /// TSC. The TSC is the TSC of `client`, or of all clients without their own TSC if `client` is `None`. If
     /// `tsc` is `None`, the call removes the TSC that an earlier call has set. The timeline maps the clocks
-    /// of the clients by this TSC, unless a reference point contradicts the TSC.
+    /// of the clients with this TSC, unless a reference point contradicts the TSC.
     ///
     /// Call this method before the vCPUs run. Call the method again after each reset and restore of the
     /// device and after each [`begin_epoch`](Self::begin_epoch), because a new epoch has no TSC. The call

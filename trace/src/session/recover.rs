@@ -61,7 +61,7 @@ pub struct Committed {
     /// Token of the last holder, or 0 if there was none.
     pub token: u64,
     /// Losses of the ring's last generation that the killed process had counted. The sum of the losses is
-    /// exact, but the numbers by cause may be up to a second old.
+    /// exact, but the counts of each cause may be up to a second old.
     pub lost: Losses,
 }
 

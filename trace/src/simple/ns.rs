@@ -2,7 +2,7 @@
 
 use crate::ctf::HostClock;
 
-/// Converts host ticks to Unix nanoseconds by one multiplication.
+/// Converts host ticks to Unix nanoseconds with one multiplication.
 pub(super) struct Ns {
     raw: u64,
     /// Unix time at the raw time `raw`, in nanoseconds with 32 fraction bits.

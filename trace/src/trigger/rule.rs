@@ -100,7 +100,7 @@ fn syntax(expected: &'static str, found: &str) -> TriggerError {
 }
 
 impl Rule {
-    /// Parses a rule. `callback` finds a callback by its name, and `opened` finds a file that another rule
+    /// Parses a rule. `callback` finds the callback with a name, and `opened` finds a file that another rule
     /// has opened.
     pub fn parse(
         text: &str,

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 /// Number of slots in a table: the maximum number of rules.
 const SLOTS: usize = 256;
 
-/// The rules of a session by the names of their events. A table never changes.
+/// The rules of a session. The key is the name of the rule's events. A table never changes.
 pub(super) struct Table {
     /// For each slot, the index of the slot's first rule. The last entry is the number of all rules.
     slots: Box<[u16; SLOTS + 1]>,

@@ -16,7 +16,7 @@ use hypertrace_test_support::babeltrace2;
 use hypertrace_test_support::steps::Steps;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Random numbers by xorshift64, so that a test can be repeated with the same seed.
+/// Random numbers from xorshift64, so that a test can be repeated with the same seed.
 struct Random(u64);
 
 impl Random {

@@ -17,7 +17,7 @@ const CLOSE: u16 = 4;
 const END: u16 = 5;
 const APPEND: u16 = 6;
 
-/// Returns the FNV-1a sum of 64 bits by words, as in `frame.rs`.
+/// Returns the FNV-1a sum of 64 bits, computed word by word, as in `frame.rs`.
 fn sum(bytes: &[u8]) -> u64 {
     bytes.chunks(8).fold(0xcbf2_9ce4_8422_2325, |sum, chunk| {
         let mut word = [0; 8];

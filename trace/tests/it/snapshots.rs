@@ -1,4 +1,4 @@
-//! Tests of snapshots that a guest requests by a trigger on its reference points.
+//! Tests of snapshots that a guest requests with a trigger on the guest's reference points.
 
 use crate::common;
 use common::guest::{Guest, geometry};

@@ -84,7 +84,7 @@ static EARLY: AtomicI32 = AtomicI32::new(0);
 /// Whether a signal that ends programs was passed on.
 static TOLD: AtomicBool = AtomicBool::new(false);
 
-/// Returns whether the program of [`run`] was told to end, by a signal to this process.
+/// Returns whether the program of [`run`] was told to end with a signal to this process.
 pub fn was_told_to_end() -> bool {
     TOLD.load(SeqCst)
 }

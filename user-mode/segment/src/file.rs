@@ -374,15 +374,15 @@ impl Segment {
         self.path.is_none().then(|| self.file.as_raw_fd())
     }
 
-    /// Returns the path by which a program finds the segment: the file's absolute path, or the path of this
-    /// process's descriptor. If a program belongs to another user, or cannot see this process in /proc, the
-    /// program has to inherit the descriptor under the same number.
+    /// Returns the path that a program uses to find the segment: the file's absolute path, or the path of
+    /// this process's descriptor. If a program belongs to another user, or cannot see this process in /proc,
+    /// the program has to inherit the descriptor under the same number.
     pub fn location(&self) -> OsString {
         if let Some(path) = &self.path {
             return std::path::absolute(path).unwrap_or_else(|_| path.clone()).into();
         }
-        // The path needs the number by which /proc knows this process, because /proc may belong to another
-        // PID namespace.
+        // The path needs the process id that /proc shows for this process, because /proc may belong to
+        // another PID namespace.
         let process = std::fs::read_link("/proc/self").unwrap_or_else(|_| "self".into());
         let descriptor = self.file.as_raw_fd().to_string();
         Path::new("/proc").join(process).join("fd").join(descriptor).into()

@@ -1,4 +1,5 @@
-//! Sleeps on a word that processes share, by futex(2). Nothing here allocates, takes a lock or changes errno.
+//! Sleeps with futex(2) on a word that processes share. Nothing here allocates, takes a lock or changes
+//! errno.
 //!
 //! The code is unsafe because the kernel sleeps on the low half of a 64-bit word.
 #![allow(unsafe_code)]

@@ -19,8 +19,8 @@
 //! ```
 //!
 //! - [`Segment`] is the file of a segment: the file is mapped, and its config page is checked;
-//! - [`LocalPages`] are the pages that a segment has and a device does not: the host's page, and the bells by
-//!   which a program rings the host; a [`Bell`] is one client's bell;
+//! - [`LocalPages`] are the pages that a segment has and a device does not: the host's page, and the bells
+//!   with which a program rings the host; a [`Bell`] is one client's bell;
 //! - [`LockFile`] says which process has which client, in a segment or a device;
 //! - [`Mapping`] is a part of a file in memory, and [`futex`] sleeps on a word of a mapping;
 //! - [`signals`] keeps a program's signals apart from this project's work in the program's process,

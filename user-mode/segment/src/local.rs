@@ -31,7 +31,7 @@ impl<'m> LocalPages<'m> {
     /// `'m`.
     pub unsafe fn at(segment: *mut u8) -> LocalPages<'m> {
         // SAFETY: the caller promises the mapping. The config region is larger than these pages, and aligned
-        // as pages are. All sides access shared memory by atomic operations only.
+        // as pages are. All sides access shared memory with atomic operations only.
         LocalPages(unsafe { &*segment.wrapping_add(PAGE_L as usize).cast() })
     }
 

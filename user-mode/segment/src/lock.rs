@@ -62,7 +62,7 @@ impl LockFile {
         lock
     }
 
-    /// Checks whether the file takes locks at all, by a byte that belongs to no client.
+    /// Checks whether the file takes locks at all. The check locks `byte`, which belongs to no client.
     ///
     /// # Errors
     /// If the system refuses.
@@ -153,7 +153,7 @@ impl LockFile {
         }
     }
 
-    /// Opens the same file again, by a new description without locks. In a forked child, the call lets go of
+    /// Opens the same file again. The new description has no locks. In a forked child, the call lets go of
     /// the parent's locks. If there is no /proc, then the file is closed.
     pub fn reopen(&self) {
         let own = self.borrow().and_then(own_description);
@@ -223,7 +223,7 @@ fn inode_of(descriptor: RawFd) -> Option<Inode> {
     }
 }
 
-/// Opens a file once more, by a new description, for loads and stores.
+/// Opens a file once more with a new description, for loads and stores.
 pub(crate) fn own_description(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut path = [0; 32];
     write!(&mut path[..31], "/proc/self/fd/{}", file.as_raw_fd())?;

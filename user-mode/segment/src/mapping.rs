@@ -19,8 +19,8 @@ pub struct Mapping {
     writable: bool,
 }
 
-// SAFETY: this type accesses the memory by atomic operations only; a caller that uses the address must argue
-// for that use.
+// SAFETY: this type accesses the memory with atomic operations only; a caller that uses the address must
+// argue for that use.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -64,8 +64,8 @@ impl Mapping {
         }
     }
 
-    /// Replaces the mapping by private memory, all zeros. Code that uses the mapping then continues, although
-    /// the file's memory is gone. A signal handler may call this function.
+    /// Replaces the mapping with private memory that is all zeros. Code that uses the mapping then continues,
+    /// although the file's memory is gone. A signal handler may call this function.
     pub fn replace(&self) {
         let fixed = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -88,7 +88,7 @@ impl Mapping {
     pub fn words(&self) -> &[AtomicU64] {
         let bytes = if self.writable { self.len } else { 0 };
         // SAFETY: the words are mapped as long as `self` lives, and are aligned as pages are. Any other user
-        // of the mapped file is another process, or accesses these words by atomic operations only.
+        // of the mapped file is another process, or accesses these words with atomic operations only.
         unsafe { std::slice::from_raw_parts(self.at.cast(), bytes / WORD as usize) }
     }
 }

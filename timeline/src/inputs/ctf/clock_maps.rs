@@ -11,8 +11,8 @@
 //! KVM and the VMM can describe the TSC that a client reads. If KVM's description contradicts none of the
 //! client's constraints, the client's times are computed from this description, and are exact. If KVM gives
 //! no such description, the VMM's description is used under the same condition. Times from the VMM's
-//! description get their bounds from the constraints, like all other times. So a false description by the VMM
-//! puts no event outside of its bound.
+//! description get their bounds from the constraints, like all other times. So no event lies outside of the
+//! event's bound even if the VMM's description is false.
 
 use super::guest_tscs::{ComparedTsc, GuestCpu, GuestTscs, KvmWord};
 use super::packet::Domain;
@@ -29,7 +29,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
 /// Number of readings with a constraint that a client needs to show whether the declared rate is wrong. The
-/// bound of a client with fewer such readings also covers the times by the other clients' map.
+/// bound of a client with fewer such readings also covers the times that the other clients' map gives.
 const FEW: usize = 8;
 
 /// Maximum number of clients that are each compared with all other clients, to find a group of clients that
@@ -411,7 +411,8 @@ impl ClockMaps {
         found
     }
 
-    /// Iterates over the clients that have reference points and a TSC that the VMM describes, by clock.
+    /// Iterates over the clients that have reference points and a TSC that the VMM describes, in the order of
+    /// the clients' clocks.
     pub fn compared_tscs(&self) -> impl Iterator<Item = ComparedTsc> {
         self.clocks.iter().flat_map(|(clock, maps)| maps.tscs.compared(*clock))
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Descriptions of clients' TSCs by KVM and by the VMM, and their comparison with the clients' reference
-//! points.
+//! KVM's and the VMM's descriptions of clients' TSCs, and a comparison of these descriptions with the
+//! clients' reference points.
 
 use super::packet::Domain;
 use super::samples::{Found, Times};
@@ -46,7 +46,7 @@ pub struct KvmWord {
 }
 
 impl KvmWord {
-    /// Returns the TSCs by which the client's times are mapped. Each TSC comes with two host times in
+    /// Returns the TSCs from which the client's times are computed. Each TSC comes with two host times in
     /// [units](crate::clock::FRACTION) since the session's origin: the TSC held from the first time until
     /// just before the second time.
     pub fn used(&self) -> impl Iterator<Item = (GuestTsc, i64, i64)> {
@@ -62,7 +62,8 @@ impl KvmWord {
 }
 
 /// A CPU of a guest, and the host's threads that can have run this CPU. A thread can have run the CPU if all
-/// events of the guest's kernel on this CPU lie in the thread's guest mode, by times from KVM's TSC.
+/// events of the guest's kernel on this CPU lie in the thread's guest mode, according to times from KVM's
+/// TSC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 #[non_exhaustive]
@@ -88,7 +89,7 @@ fn no_tsc() -> GuestTsc {
     GuestTsc { offset: 0, multiplier: 1, shift: 0 }
 }
 
-/// Descriptions of the TSC for a guest's clock, by KVM and by the VMM.
+/// KVM's and the VMM's descriptions of the TSC for a guest's clock.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GuestTscs {
     /// Line that the VMM describes for each client. The key `None` has the line for all other clients.
@@ -116,9 +117,9 @@ pub(crate) fn kvm_line(session: &Session, clock: &Clock, tsc: GuestTsc) -> Optio
 }
 
 impl GuestTscs {
-    /// Returns the descriptions by KVM and by the VMM for a clock, for the clients in `times` and for the
-    /// clients with packets of this clock. The result is empty if the clock is another kind of counter than
-    /// the host's clock.
+    /// Returns KVM's and the VMM's descriptions for a clock, for the clients in `times` and for the clients
+    /// with packets of this clock. The result is empty if the clock is another kind of counter than the
+    /// host's clock.
     pub fn of(
         session: &Session,
         clock: &Clock,
@@ -172,7 +173,7 @@ impl GuestTscs {
         self.said.get(&Some(client)).or_else(|| self.said.get(&None))
     }
 
-    /// Compares the descriptions by KVM and by the VMM with the constraints of the client's map.
+    /// Compares KVM's and the VMM's descriptions with the constraints of the client's map.
     pub fn compare(&mut self, client: u32, limits: &Limits, map: &ClockMap) {
         if !self.of_kvm.is_empty() {
             let mut compared = KvmWord::of(&self.of_kvm, limits, map);
@@ -188,8 +189,8 @@ impl GuestTscs {
         }
     }
 
-    /// Returns the lines by which a client's times are mapped. A client that lacks upper or lower limits gets
-    /// the lines of the other clients, if all of them use the same TSC and nothing contradicts this TSC.
+    /// Returns the lines from which a client's times are computed. A client that lacks upper or lower limits
+    /// gets the lines of the other clients, if all of them use the same TSC and nothing contradicts this TSC.
     pub fn used(&self, client: u32) -> Lines {
         let own = self.compared_of_kvm.get(&client);
         if let Some(lines) = own.and_then(KvmWord::lines) {

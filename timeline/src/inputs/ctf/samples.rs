@@ -254,11 +254,12 @@ fn points(session: &Session, mut each: impl FnMut(&Served)) -> Result<()> {
     Ok(())
 }
 
-/// Returns the host's thread of each CPU of the guests, by the guest's clock and the CPU's number. A thread
-/// runs a CPU if all events of the guest's kernel on that CPU are at times at which this thread was in guest
-/// mode. A thread also runs a CPU if this thread handled all the CPU's reference points and no reference
-/// point of another CPU. If a process other than the VMM handled the reference points, the points show no
-/// thread. Each guest has a clock of its own, and a guest gets a new clock after a reset or in another VM.
+/// Returns the host's thread of each CPU of the guests. The key is the guest's clock and the CPU's id. A
+/// thread runs a CPU if all events of the guest's kernel on that CPU are at times at which this thread was in
+/// guest mode. A thread also runs a CPU if this thread handled all the CPU's reference points and no
+/// reference point of another CPU. If a process other than the VMM handled the reference points, the points
+/// show no thread. Each guest has a clock of its own, and a guest gets a new clock after a reset or in
+/// another VM.
 ///
 /// # Errors
 /// If the session is damaged.
@@ -295,8 +296,8 @@ pub(crate) fn proven_threads(maps: &ClockMaps) -> BTreeMap<(u32, u32), u32> {
     each_of_one(possible.map(|(cpu, threads)| (cpu, only(threads))).collect())
 }
 
-/// Returns the host's threads that can have run each CPU of the guests, by the guest's clock and the CPU's
-/// number. A thread can have run the CPU if the thread may have been in guest mode at all events of the
+/// Returns the host's threads that can have run each CPU of the guests. The key is the guest's clock and the
+/// CPU's id. A thread can have run the CPU if the thread may have been in guest mode at all events of the
 /// guest's kernel on this CPU.
 fn possible_threads(maps: &ClockMaps) -> BTreeMap<(u32, u32), Vec<u32>> {
     let mut possible: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
@@ -319,10 +320,10 @@ fn each_of_one(threads: BTreeMap<(u32, u32), Option<u32>>) -> BTreeMap<(u32, u32
     threads.into_iter().filter_map(only).collect()
 }
 
-/// Collects reference points, by the clock that the point's client reads. If there are more than `most`
-/// points, every second point of the client with the most points is left out, so that a client with many
-/// points does not crowd out the points of other clients. The threads that served the points are thinned in
-/// the same way.
+/// Collects reference points. The key is the clock that the point's client reads. If there are more than
+/// `most` points, every second point of the client with the most points is left out, so that a client with
+/// many points does not crowd out the points of other clients. The threads that served the points are thinned
+/// in the same way.
 fn samples(session: &Session, most: usize, found: &mut Found) -> Result<Samples> {
     let mut samples = Samples::default();
     let mut kept = 0;
@@ -392,7 +393,7 @@ fn halve_largest<K: Copy + Ord, T>(
     before - len(largest)
 }
 
-/// The clocks that points may have read, by client and epoch.
+/// For each client and epoch, the clocks that points may have read.
 #[derive(Default)]
 struct PointClocks<'a>(BTreeMap<(u32, u32), Vec<&'a Clock>>);
 
@@ -437,7 +438,7 @@ fn clocks_of(session: &Session, client: u32, epoch: u32) -> Vec<&Clock> {
 fn in_order(mut samples: Vec<Sample>, unusable: &mut u64) -> Vec<Sample> {
     samples.sort_by_key(|s| (s.host, s.guest));
     // The loop finds the longest increasing subsequence. Of all subsequences of the same length, `ends` keeps
-    // the subsequence that ends at the earliest guest time, by its last point.
+    // the last point of the subsequence that ends at the earliest guest time.
     let mut ends: Vec<usize> = Vec::new();
     let mut before = vec![None; samples.len()];
     for (at, sample) in samples.iter().enumerate() {

@@ -205,7 +205,7 @@ impl Session {
         self.offset = Some(self.offset.map_or(offset, |before| before.and(offset)));
     }
 
-    /// Returns the offset by which the session was moved.
+    /// Returns the offset that was added to the session's times.
     pub fn offset(&self) -> Option<Offset> {
         self.offset
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Recognizes the kind of a file that is no trace.dat, by the first bytes of the file.
+//! Recognizes the kind of a file that is no trace.dat. The first bytes of the file tell the kind.
 
 /// First bytes of files that users may take for a trace.dat.
 const KINDS: [(&[u8], &str); 10] = [

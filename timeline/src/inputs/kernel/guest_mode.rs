@@ -58,7 +58,7 @@ pub(super) struct GuestModes {
     cpus: Vec<Cpu>,
     /// State of each thread that runs a vCPU, by thread id.
     threads: HashMap<u32, Mode>,
-    /// Number of searches so far, by the guest's clock.
+    /// Number of searches so far, for each clock of a guest.
     searches: BTreeMap<u32, usize>,
     /// Host time of the first event of the host.
     start: Option<i64>,
@@ -72,11 +72,11 @@ struct Word {
     tsc: GuestTsc,
     from: i64,
     until: i64,
-    /// Maximum error of a time from the TSC's line. The time may be too early by up to this difference.
+    /// Maximum error of a time from the TSC's line. The time may be up to this difference too early.
     step: i64,
 }
 
-/// A CPU of a guest, with the times of events by the TSC of a [`Word`].
+/// A CPU of a guest, with the times of events that follow from the TSC of a [`Word`].
 struct Cpu {
     word: usize,
     number: u32,
@@ -98,8 +98,8 @@ struct Mode {
 }
 
 impl GuestModes {
-    /// Takes events from the recordings of a session's guests, and computes their times by each TSC of KVM in
-    /// the host's trace.
+    /// Takes events from the recordings of a session's guests, and computes the events' times with each TSC
+    /// that KVM describes in the host's trace.
     pub fn new(
         host: &KernelTrace,
         guests: &[&KernelTrace],
@@ -290,7 +290,7 @@ impl GuestModes {
 
 impl KernelTrace {
     /// Reads the guest's counter at evenly spread events, from at most about `pages` pages of each CPU. Adds
-    /// the readings to `to`, by the guest's clock and CPU.
+    /// the readings to `to`. The key is the guest's clock and CPU.
     fn read_some(&self, pages: usize, to: &mut BTreeMap<(u32, u32), Vec<u64>>) -> Result<()> {
         let Some(clock) = self.guest_clock() else { return Ok(()) };
         let plain = self.file.buffers.iter().zip(&self.times);

@@ -135,8 +135,8 @@ impl Options {
         self.counters.keys().any(|(buffer, _)| !of_all(buffer))
     }
 
-    /// Returns the scale that converts times of this clock by a session's counter, if there is such a scale.
-    /// `is_tsc` says whether the session's counter is the TSC.
+    /// Returns the scale that converts times of this clock with a session's counter. Returns `None` if there
+    /// is no such scale. `is_tsc` says whether the session's counter is the TSC.
     pub fn scale(&self, clock: &str, counter: HostCounter, is_tsc: bool) -> Option<Scale> {
         match clock {
             super::TSC if is_tsc => Some(Scale::Counter(counter)),

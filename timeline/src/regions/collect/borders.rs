@@ -494,7 +494,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Returns the value of an event by which its region is grouped.
+    /// Returns the value of an event that determines the group of the event's region.
     fn value(&self, event: &EventRef<'_>, role: Role, thread: Option<usize>) -> Option<String> {
         let value = match &self.options.by {
             By::Nothing => None,

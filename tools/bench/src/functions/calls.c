@@ -1,6 +1,6 @@
 /*
- * Sorts numbers by qsort and by a binary tree. The argument is the number of numbers. The tree's functions are
- * recursive, so the program spends much of its time in calls of short functions.
+ * Sorts numbers with qsort and with a binary tree. The argument is the number of numbers. The tree's
+ * functions are recursive, so the program spends much of its time in calls of short functions.
  */
 #include <stdint.h>
 #include <stdio.h>

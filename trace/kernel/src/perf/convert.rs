@@ -13,8 +13,8 @@ use rustix::fs::OFlags;
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// Type numbers of the events. A recording by perf has no type numbers from the kernel, so these numbers can
-/// be chosen freely.
+/// Type numbers of the events. A recording that perf made has no type numbers from the kernel, so these
+/// numbers can be chosen freely.
 const SWITCH_OUT: u16 = 1;
 const SWITCH_IN: u16 = 2;
 

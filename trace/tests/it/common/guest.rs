@@ -129,7 +129,7 @@ fn lease(
     Producer::lease(memory, state, Lease::new(token, clock, now, &info), false)
 }
 
-/// Finds two texts with the same hash by brute force, because a hash has only 32 bits.
+/// Tries many texts until two texts have the same hash, because a hash has only 32 bits.
 pub fn collision() -> (String, String) {
     let mut seen = std::collections::HashMap::new();
     (0..)
