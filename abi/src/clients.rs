@@ -102,8 +102,8 @@ impl Clients {
 
 /// Maximum lead of a client's account over the smallest account of a waiting client, in shares. If the loop
 /// loses its CPU in the middle of a client's step, the lost time counts on the client's account. Without this
-/// limit, the client would have to wait until the other clients have had as much time. A round also ends
-/// after this many shares.
+/// limit, the client would have to wait until the other clients have had as much time as this client. A round
+/// also ends after this many shares.
 const MAX_SHARES: u64 = 16;
 
 /// Account of the time spent on one client.

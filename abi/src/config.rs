@@ -35,7 +35,7 @@ pub enum RingMode {
     /// The newest event is dropped and counted.
     #[default]
     Discard = 0,
-    /// The oldest events are overwritten: a flight recorder.
+    /// The ring overwrites the oldest events, so that the session works as a flight recorder.
     Overwrite = 1,
 }
 

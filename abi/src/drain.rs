@@ -7,8 +7,8 @@ use crate::sink::{DrainSink, EventSink, PassConfig, with_drain};
 use alloc::boxed::Box;
 use core::time::Duration;
 
-/// Maximum pause between two events of a client for which the client need not store to KICK. After a longer
-/// pause, the client stores to KICK to wake the drain loop.
+/// If the pause between two events of a client is at most this long, the client need not store to KICK. After
+/// a longer pause, the client stores to KICK to wake the drain loop.
 pub const PAUSE: Duration = Duration::from_millis(10);
 
 /// Time without a record after which a drain loop may stop its timer and wait for a KICK. This time is longer

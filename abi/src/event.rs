@@ -375,7 +375,7 @@ impl Site for Id {
     }
 }
 
-/// Scalar fields that are words already. The [`Site`] knows their types at run time.
+/// Scalar fields that are words already. Only at run time, the [`Site`] tells the types of these fields.
 #[derive(Clone, Copy, Debug)]
 pub struct Words<'a>(pub &'a [u64]);
 

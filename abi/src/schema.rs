@@ -122,7 +122,7 @@ pub struct FieldDesc<'a> {
     pub ty: FieldType,
 }
 
-/// The types of a schema's fields. A check of a payload needs nothing else of the schema.
+/// The types of a schema's fields. To check a payload, no other part of the schema is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     types: [FieldType; MAX_FIELDS],

@@ -178,7 +178,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let session = host.session();
     let is_guest = machine.is_ok();
     let mode = if is_guest { "kvm" } else { "user" };
-    // If this output fails, the session still ends before the command reports the error.
+    // If the output of `print_begin` fails, the session still ends before the command reports the error.
     let begun = if args.json { Ok(()) } else { print_begin(args.vcpus, &machine, &dir) };
     let monitor = serve(session);
     let times = u64::from(args.times);

@@ -77,8 +77,8 @@ impl PageFile {
 #[derive(Debug)]
 pub struct WholeFile {
     file: File,
-    /// Name while the file is written. If this is `None`, the file has no name. No file is then left behind,
-    /// however the process ends.
+    /// Name while the file is written. If `name` is `None`, the file has no name. No file is then left
+    /// behind, however the process ends.
     name: Option<Unfinished>,
     prefix: &'static str,
     /// Number of bytes written so far.

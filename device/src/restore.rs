@@ -67,10 +67,10 @@ impl Chip {
     }
 
     /// Restores the state of a snapshot in this device, which has no guest yet. The guests continue, and do
-    /// not notice the restore. The sink gets the schemas that it needs from the state, and begins another
-    /// [generation](hypertrace_abi::sink::DrainSink::begin_generation). If the session has events from after
-    /// the snapshot, the guest may make these events again. The repeated events then belong to the new
-    /// generation. Clients whose memory is zero begin as after a [reset](Chip::reset).
+    /// not notice the restore. The sink receives from the state the schemas that the sink needs, and begins
+    /// another [generation](hypertrace_abi::sink::DrainSink::begin_generation). If the session has events
+    /// from after the snapshot, the guest may make these events again. The repeated events then belong to the
+    /// new generation. Clients whose memory is zero begin as after a [reset](Chip::reset).
     ///
     /// `memory` is the result of [`Memory::save`](crate::Memory::save). If `memory` is `None`, the device's
     /// memory must already have the contents of the snapshot, and the drain loop must not have begun.

@@ -378,7 +378,7 @@ static inline const char *hypertrace_bare_describe_device_(struct hypertrace_bar
     device->ring_words = ring / 8;
     device->block_words = block / 8;
     device->reserve_words = ring / 8 / HYPERTRACE_ABI_RESERVED_PART;
-    /* If the frequency is unknown, the pause is 10 ms of a counter of 10 MHz. If this pause is too short, the
+    /* If the frequency is unknown, the pause is 10 ms of a counter of 10 MHz. If 10 ms are too short, the
        emits only wake the host more often. */
     device->pause = frequency != 0 ? frequency / 1000 * HYPERTRACE_ABI_PAUSE_MS : 100000;
     device->used[HYPERTRACE_BARE_CONFIG] = HYPERTRACE_ABI_PAGE;

@@ -52,7 +52,7 @@ impl Channel<'static> {
     /// The window of a device or segment, or at least a readable page, is mapped at `base`, writable, and
     /// never unmapped.
     pub unsafe fn at_window(base: *mut u8) -> Result<Self, OpenError> {
-        // SAFETY: the caller's promise; the config region is at the window's start.
+        // SAFETY: the caller promises that the window is mapped; the config region is at the window's start.
         unsafe { Channel::in_window(&read_config(base), base) }
     }
 
@@ -111,7 +111,7 @@ impl Channel<'static> {
         rings: *mut u8,
     ) -> Result<Self, OpenError> {
         let geometry = page.geometry()?;
-        // SAFETY: the caller's promise; `geometry` has checked all offsets.
+        // SAFETY: the caller promises that the regions are mapped, and `geometry` has checked all offsets.
         unsafe {
             let control = Control::new(control, &geometry);
             let data = words(data, geometry.data_size());

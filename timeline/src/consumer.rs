@@ -48,7 +48,7 @@ pub trait Consumer {
     /// time. The intervals of different threads are not in order.
     ///
     /// # Errors
-    /// After the first error the consumer gets no more intervals.
+    /// After the first error the consumer receives no more intervals.
     fn interval(&mut self, _: &ThreadInterval<'_>) -> Result<(), Self::Error> {
         Ok(())
     }
@@ -80,7 +80,7 @@ impl Recording {
     ///
     /// # Errors
     /// If an input is damaged, or the consumer returns an error. Before the error of a damaged input, the
-    /// consumer gets the events before the damage.
+    /// consumer receives the events before the damage.
     pub fn read<E: From<Error>>(
         &self,
         needs: &Needs,
@@ -126,9 +126,9 @@ impl Recording {
     }
 
     /// Gives the regions that were found to [`Consumer::region`], each with the event that begins the region,
-    /// until the consumer wants no more. [`Consumer::entry`] gets only the events that say which thread holds
-    /// a client. A caller that needs only the regions can iterate over [`Regions::by_begin`], which has the
-    /// same regions in the same order.
+    /// until the consumer wants no more. [`Consumer::entry`] receives only the events that say which thread
+    /// holds a client. A caller that needs only the regions can iterate over [`Regions::by_begin`], which has
+    /// the same regions in the same order.
     ///
     /// Events that begin regions are read a second time, because memory does not hold the fields of these
     /// events, and only the end of the recording shows which regions count.

@@ -241,7 +241,8 @@ where
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Thread {
-    /// Id of the thread's process. `None` in a kernel's trace, which does not have the number.
+    /// Id of the thread's process. `None` in a kernel's trace, because such a trace does not contain process
+    /// ids.
     pub pid: Option<u32>,
     /// Id of the thread, 0 for the idle thread of any CPU.
     pub tid: u32,

@@ -93,8 +93,8 @@ impl Follow {
         self.started_unix_ns
     }
 
-    /// Reads the packets that the writer has committed since the last round, up to some MiB. `each` gets the
-    /// entries in order of time. Later rounds may give entries with earlier times.
+    /// Reads the packets that the writer has committed since the last round, up to some MiB. `each` is called
+    /// with the entries in order of time. Later rounds may give entries with earlier times.
     ///
     /// # Errors
     /// If a file is damaged. `each` may have got the entries before the damage.
@@ -123,8 +123,8 @@ impl Follow {
                 }
             };
             let names = timeline.into_names();
-            // `each` may have got entries of new sources even if the round fails. Later sources must not get
-            // the numbers of these sources.
+            // Even if the round fails, `each` may already have been called with entries of new sources. Later
+            // sources must not have the serial numbers of these sources.
             self.names.number_after(&names);
             read?;
             self.names = names;

@@ -205,8 +205,9 @@ impl<S: EventSink> Points<'_, S> {
     }
 
     /// Returns whether points must wait because the host's ring is full, and then requests a pass of the
-    /// drain. Points wait until the pass in progress and then a whole further pass have ended. After that,
-    /// points no longer wait. If the host cannot write, the host then answers that the point failed.
+    /// drain. Points wait until the pass in progress and then a whole further pass have ended. When the
+    /// further pass has ended, points no longer wait. If the host cannot write, the host then answers that
+    /// the point failed.
     fn must_drain_first(&mut self) -> bool {
         if self.sink.has_room_for_point() {
             self.full = None;

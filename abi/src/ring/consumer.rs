@@ -391,8 +391,8 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    /// Reads the next text like [`Consumer::next_schema`], but does not copy a text that equals the text
-    /// which `known` returns for the id.
+    /// Reads the next text like [`Consumer::next_schema`], but does not copy the text if `known` returns the
+    /// same text for the id.
     pub fn next_schema_beside<'k>(
         &mut self,
         known: impl FnOnce(u32) -> Option<&'k str>,

@@ -67,8 +67,8 @@ impl Losses {
         [busy, unattached, overwritten].into_iter().fold(full, u64::saturating_add)
     }
 
-    /// Returns the sums by cause of these losses and `other`, from another ring or from an earlier life of
-    /// this ring.
+    /// Adds the losses in `other` to these losses, cause by cause. `other` has losses of another ring, or of
+    /// an earlier life of this ring.
     pub fn plus(&self, other: &Losses) -> Losses {
         Losses {
             full: self.full.saturating_add(other.full),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The lease record of a new holder, and the position at which it continues the ring.
+//! The lease record of a new holder, and the position at which the holder continues the ring.
 
 use super::{BLOCK_HEADER_WORDS, ClientMemory};
 use crate::atomic::{AtomicU64, Ordering::Relaxed};
@@ -8,7 +8,7 @@ use crate::clock::Reason;
 use crate::event::{Fields, Hex, cut};
 use crate::record::{ClockKind, HEADER_WORDS, Header, id};
 
-/// Description of a new holder, which its lease record contains.
+/// Description of a new holder. The holder's lease record contains this description.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseInfo<'a> {
     /// Process id, 0 for firmware.
@@ -46,7 +46,7 @@ impl Lease {
         Lease { words, len: (HEADER_WORDS + payload) as u64, reason: Reason::Unknown }
     }
 
-    /// Returns the lease with the reason why the holder uses its clock.
+    /// Adds to the lease the reason why the holder uses the holder's clock.
     #[must_use]
     pub fn because(self, reason: Reason) -> Lease {
         Lease { reason, ..self }

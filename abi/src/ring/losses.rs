@@ -21,8 +21,8 @@ impl ProducerState {
 }
 
 impl<'m> Producer<'m> {
-    /// Returns the producer with `events`, the number of events of this process's threads without a client.
-    /// The producer moves this number to its totals when it publishes them.
+    /// Gives the producer the counter `events`, which counts the events of this process's threads without a
+    /// client. The producer moves this number to its totals when it publishes them.
     pub fn with_unattached(mut self, events: &'m AtomicU64) -> Self {
         self.unattached = Some(events);
         self

@@ -44,8 +44,8 @@ use crate::layout::{Geometry, MASK_BYTES, PAGE, RESERVED_PART, WORD, guest_page,
 /// Number of words in the header of a block.
 pub(crate) const BLOCK_HEADER_WORDS: u64 = 2;
 
-/// Returns whether a running counter has gone backwards. A guest can make the counter wrap, so half of all
-/// differences count as forwards.
+/// Returns whether a running counter has gone backwards. A guest can make the counter wrap. Therefore, a
+/// difference of up to half of all values counts as forwards, and a larger difference as backwards.
 #[doc(hidden)]
 pub fn is_back(from: u64, to: u64) -> bool {
     to.wrapping_sub(from) > u64::MAX / 2

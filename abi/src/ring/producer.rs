@@ -465,8 +465,8 @@ impl<'m> Producer<'m> {
         room.ok_or(Emit::Full)
     }
 
-    /// Announces the lease at `now` unless the lease record is in the ring already, and publishes losses.
-    /// The producer calls this outside of any emit.
+    /// Announces the lease at `now` unless the lease record is in the ring already, and publishes losses. If
+    /// an emit of this producer is in progress, the function does nothing.
     pub fn refresh(&self, now: u64) {
         let state = self.state;
         if state.busy.load(Relaxed) != 0 || !state.is_leased() || self.enter(|| now, None).is_err()

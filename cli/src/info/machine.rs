@@ -19,7 +19,8 @@ struct Ability {
     name: &'static str,
     /// What the ability is needed for.
     purpose: &'static str,
-    /// A detail; or the reason why not, and the remedy.
+    /// If this machine has the ability, a detail. Otherwise, the reason why the ability is missing, and a
+    /// remedy.
     found: Result<String, (String, String)>,
 }
 

@@ -54,7 +54,7 @@ pub use text::time;
 ///   unknown            no events prove any of these parts
 ///
 /// A time belongs to a part only if the events on both sides of the time prove it.
-/// This needs the kernel's events beside the session (demo, record --kernel,
+/// The parts need the kernel's events beside the session (demo, record --kernel,
 /// record -p); without the kernel's events, all time is unknown.
 /// docs/regions-reference.md has the details.
 ///

@@ -94,7 +94,7 @@ impl Lines {
         Lines { zone, ..self }
     }
 
-    /// Counts times from `start` on, which is Unix time in nanoseconds.
+    /// Makes the lines show times since `start`. `start` is a Unix time in nanoseconds.
     pub(crate) fn since(self, start: i64) -> Lines {
         Lines { start, ..self }
     }

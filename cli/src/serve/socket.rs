@@ -28,8 +28,9 @@ const RESET_LEASED: &str = "the VM was reset while its programs traced. If the g
 /// Maximum length of a socket's path in bytes (unix(7)). The zero at the path's end does not count.
 const LONGEST: usize = 107;
 
-/// Records until the VMM ends or, without a VMM, until the command is interrupted or, with `--once`, the VM
-/// ends. Returns the summary, whether the session was written to its end, and the exit code of the VMM.
+/// Records until the VMM ends. Without a VMM, records until the command is interrupted. With `--once`, also
+/// ends when the VM ends. Returns the summary, whether the session was written to its end, and the exit code
+/// of the VMM.
 pub fn record(
     args: &Args,
     path: &Path,

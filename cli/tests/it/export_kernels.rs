@@ -163,7 +163,7 @@ fn the_host_names_the_guest_and_its_vcpus_thread() {
 
 #[test]
 fn the_threads_of_vcpus_are_those_in_whose_guest_mode_the_guests_kernel_was() {
-    // After this swap, the points name the wrong vCPU for each CPU of the guest's kernel.
+    // After the swap of the two vCPUs, the points name the wrong vCPU for each CPU of the guest's kernel.
     let mut recorded = guest_mode::recorded();
     recorded.guest.swap(0, 1);
     recorded.options = vec![trace_id(HOST), tsc2nsec(1 << 20, 20)];

@@ -29,7 +29,7 @@ pub struct BarMove {
 /// changes BARs while another thread maps BARs, the mapping thread also carries out this change. If a guest
 /// changes its BARs without end, the BARs trap.
 pub struct PciFunction {
-    // `vm` is dropped before the device. If this is the last reference to the VM, the VM therefore ends
+    // `vm` is dropped before the device. Therefore, if `vm` is the last reference to the VM, the VM ends
     // before the device's memory.
     vm: Arc<dyn Vm>,
     pub(crate) function: Inner,

@@ -64,8 +64,8 @@ pub struct CallSite {
     name_hash: UnsafeCell<u32>,
 }
 
-/// Bit of a state: the library knows the site. If this bit is set, each lower bit says whether
-/// the field with the bit's number is a string.
+/// Bit of a state: the library knows the site. If the bit `KNOWN` is set, each lower bit says
+/// whether the field with the bit's number is a string.
 const KNOWN: u32 = 1 << 31;
 /// The state of a site whose names and types make no schema.
 const REFUSED: u32 = 1 << 30;

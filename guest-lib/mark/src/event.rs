@@ -16,7 +16,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// Returns the value of a text that a script has written: a number if the text is one.
+    /// Returns the value of a text that a script has written: a number if the text is a number.
     pub fn of(text: &str) -> Value {
         // Rust's parsers accept a plus sign, but here a text with a plus sign is not a number.
         let number = Some(text).filter(|text| !text.contains('+'));

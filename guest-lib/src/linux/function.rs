@@ -60,7 +60,7 @@ pub(super) fn enable(function: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Sets the bit by which the function decodes addresses. The kernel sets the bit when the function is
+/// Sets the bit that lets the function decode addresses. The kernel sets the bit when the function is
 /// enabled, so a writable `config` is needed only if another program has cleared the bit.
 pub(super) fn decode(function: &Path) -> Result<(), OpenError> {
     let path = function.join("config");

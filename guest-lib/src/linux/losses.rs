@@ -1,4 +1,4 @@
-//! Counts the events of a process that no host takes, and says so once on stderr.
+//! Counts the events of a process if no host takes these events, and reports this loss once on stderr.
 
 use super::sys;
 use crate::counts;

@@ -63,8 +63,8 @@ pub enum ChannelLocation {
     Module(PathBuf),
     /// The PCI function with this folder in sysfs.
     Function(PathBuf),
-    /// The PCI function with this folder in sysfs, mapped by its uio device, because the kernel is locked
-    /// down.
+    /// The PCI function with this folder in sysfs, mapped through the function's uio device, because the
+    /// kernel is locked down.
     Uio(PathBuf),
     /// The memory of the ivshmem function with this folder in sysfs, which is a file of the VM's host.
     Ivshmem(PathBuf),

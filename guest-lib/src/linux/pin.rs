@@ -1,6 +1,6 @@
 //! Keeps the library in memory. The library may be linked into a plugin, and the program may unload the
-//! plugin. Even then, the library's thread needs its code, as do the functions that run when a thread of the
-//! program ends.
+//! plugin. Even then, the library's thread needs the library's code, as do the functions that run when a
+//! thread of the program ends.
 //!
 //! The code is unsafe because of the dynamic loader's C functions.
 #![allow(unsafe_code)]

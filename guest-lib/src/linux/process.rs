@@ -251,7 +251,7 @@ fn open_now(options: &Options, prepare: Prepare) -> Result<&'static Process, Ope
     start(opened, options, prepare)
 }
 
-/// Makes an opened channel this process's channel.
+/// Makes this opened channel the channel of this process.
 fn start(
     opened: Opened,
     options: Options,
@@ -498,9 +498,9 @@ impl Process {
         losses::count_left(attempted.saturating_sub(cell.attempted.swap(attempted, Relaxed)));
     }
 
-    /// Returns whether the process still has its lock file. If not, revokes the process's leases. A program
-    /// that closes all descriptors that it does not know also closes the lock file. The clients are then free
-    /// for other processes.
+    /// Returns whether the process still has its lock file. If the process no longer has the lock file, the
+    /// function revokes the process's leases. A program that closes all descriptors that it does not know
+    /// also closes the lock file. The clients are then free for other processes.
     fn keeps_clients(&self) -> bool {
         let keeps = self.lock.as_ref().is_none_or(LockFile::is_open);
         if !keeps {

@@ -254,7 +254,7 @@ fn attach_now() -> Option<&'static Client<'static>> {
         }
     };
     HELD.with(|held| {
-        // SAFETY: the pointer is null or that of a cell, and cells are never freed.
+        // SAFETY: the pointer is null or points to a cell, and cells are never freed.
         let first = unsafe { held.load(Relaxed).as_ref() };
         if first.is_some_and(|cell| !process.has(cell)) {
             // The cells are the parent's.

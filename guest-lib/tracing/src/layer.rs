@@ -70,8 +70,9 @@ impl HypertraceLayer<crate::Host> {
 }
 
 impl<D> HypertraceLayer<D> {
-    /// Leaves out the polls of spans that are entered several times. This saves two events for each poll, but
-    /// `hypertrace regions` can then not distinguish a span's busy time from the span's idle time.
+    /// Leaves out the polls of spans that are entered several times. Leaving out the polls saves two events
+    /// for each poll, but `hypertrace regions` can then not distinguish a span's busy time from the span's
+    /// idle time.
     ///
     /// ```
     /// # #[cfg(feature = "guest")] {
@@ -129,8 +130,8 @@ impl<D: Destination> HypertraceLayer<D> {
         serial(id).or_else(|| serial(&ctx.lookup_current()?.id())).unwrap_or(0)
     }
 
-    /// Writes the fields of a new span. Returns the number of the begin's schema, and how many words there
-    /// are.
+    /// Writes the fields of a new span. Returns the id of the begin's schema, and how many words the begin
+    /// has.
     #[inline]
     fn first_words(
         &self,

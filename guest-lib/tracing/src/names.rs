@@ -105,7 +105,8 @@ fn level_name(level: &Level) -> &'static str {
     }
 }
 
-/// Returns the name of an event of a span. Without their suffixes, all events of the span have one name.
+/// Returns the name of an event of a span. If the suffixes are left out, all events of the span have the same
+/// name.
 fn event_name(span: &str, suffix: &str) -> String {
     let mut name = identifier(span, "");
     name.truncate(MAX_NAME - RECORD.len());

@@ -30,7 +30,8 @@ pub struct Open {
     first: AtomicU32,
     /// Whether the span was entered again after its first entry.
     is_again: AtomicU32,
-    /// Whether the span's begin was recorded. If not, no other event of the span is recorded.
+    /// Whether the span's begin was recorded. If the begin was not recorded, no other event of the span is
+    /// recorded.
     pub is_recorded: AtomicBool,
     words: [AtomicU64; WORDS],
 }

@@ -106,8 +106,8 @@ pub struct Difference {
     /// Typical mean by part. The differences add up to the difference of the typical mean.
     #[serde(serialize_with = "objects")]
     pub parts: Vec<(Part, Change)>,
-    /// The typical mean, divided among the inner regions by name, and `self`, the time outside of all inner
-    /// regions. These differences also add up to the difference of the typical mean.
+    /// Parts of the typical mean: a part for each name of inner regions, and `self` for the time outside of
+    /// all inner regions. These differences also add up to the difference of the typical mean.
     #[serde(serialize_with = "objects")]
     pub children: Vec<(String, Change)>,
     /// For each reason of exits, the part of the typical mean that these exits took. Over all reasons, the

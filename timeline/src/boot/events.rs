@@ -404,7 +404,7 @@ impl Pass<'_> {
         let child = number(event, "pid").or_else(|| number(event, "child_pid"));
         let Some(child) = child.and_then(|pid| u32::try_from(pid).ok()) else { return };
         let parent = self.process(by);
-        // The kernel may use a number again, so the state of an older thread with this number is forgotten.
+        // The kernel may use a thread id again, so the state of an older thread with this id is forgotten.
         self.makers.insert(child, (event.ts_ns, by));
         self.vcpus.remove(&child);
         self.ended.remove(&child);

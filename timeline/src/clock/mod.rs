@@ -31,8 +31,8 @@
 //! For the bound, both ends of the envelope are moved outwards by the *usual width*. The bound of a mapped
 //! time is the distance from this time to the farther end. At 90 of 100 readings, the limits of each sweep
 //! are at most the usual width apart ([`ClockMap::width`]). So the true time is inside the bound even near a
-//! jump that was not found, if the jump is no larger than the usual width. An end moves no farther than the
-//! farther one of the two sweeps' limits. This limit is right, because on each side of a jump one of the
+//! jump that was not found, if the jump is no larger than the usual width. An end moves no farther outwards
+//! than the wider of the two sweeps' limits. This limit is right, because on each side of a jump one of the
 //! sweeps has not passed the jump yet. Around a jump that was found, the farther limits give the bound.
 //!
 //! # Assumptions

@@ -126,7 +126,7 @@ impl Span {
     }
 
     /// Returns the limits of the times that satisfy both spans. `low` is above `high` if no time satisfies
-    /// both.
+    /// both spans.
     pub fn both(self, other: Span) -> Span {
         Span { low: self.low.max(other.low), high: self.high.min(other.high) }
     }
@@ -208,7 +208,7 @@ impl Contradiction {
     }
 }
 
-/// A limit that also restricts readings to the right. `at` is a point of the limit, and `from` is the
+/// A limit on the readings to the right of a constraint. `at` is a point of the limit, and `from` is the
 /// constraint from which the limit comes.
 #[derive(Clone, Copy, Debug)]
 struct Reach {

@@ -352,8 +352,8 @@ fn told(names: &[&Expr], field: usize, known: u64, paths: &mut u32) -> u64 {
     where_it_is(true) & where_it_is(false)
 }
 
-/// Parses the code after `print fmt:`. The function `field` gets the name of a field, and returns the field's
-/// index and whether the field's number has a sign.
+/// Parses the code after `print fmt:`. The function `field` takes the name of a field, and returns the
+/// field's index and whether the field's number has a sign.
 pub(super) fn parse(code: &str, field: &dyn Fn(&str) -> Option<(usize, bool)>) -> Print {
     let mut print = Print::default();
     let mut arguments = split(code.as_bytes()).into_iter();

@@ -21,7 +21,7 @@ pub(crate) struct Producer {
 /// takes the record.
 #[derive(Clone, Debug)]
 pub(crate) struct Names {
-    /// For each session, the prefix of its names and the name of its host side.
+    /// For each session, the prefix of the session's names and the name of the session's host side.
     sessions: Vec<(String, [&'static str; 2])>,
     places: HashMap<Producer, SourceIndex>,
     holders: Vec<Holder>,

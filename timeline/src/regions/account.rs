@@ -84,7 +84,7 @@ pub enum Mark {
     AccessExit,
     /// An event of the VMM, or a reference point that the VMM handles.
     Vmm,
-    /// The VMM's event that it is about to enter the guest.
+    /// The VMM's event which says that the VMM is about to enter the guest.
     Run,
     /// `kvm_fpu` with load.
     Load,
@@ -437,9 +437,9 @@ impl Account {
         !self.is_unproven && (!self.waiting.is_empty() || self.exit.is_some())
     }
 
-    /// Hands over all intervals that wait, in order. Callers check [`Account::has_proven`] first. `take` gets
-    /// each interval, and whether the interval is the sum of several intervals. Of such a sum, only the
-    /// length is right.
+    /// Hands over all intervals that wait, in order. Callers check [`Account::has_proven`] first. `take` is
+    /// called with each interval, and with a flag that says whether the interval is the sum of several
+    /// intervals. Of such a sum, only the length is right.
     pub fn take_proven(&mut self, mut take: impl FnMut(&Interval, bool)) {
         for waiting in &self.waiting {
             let Waiting { from, to, part, reason, cause, ended_by, is_merged, .. } = *waiting;

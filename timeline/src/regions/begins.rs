@@ -38,7 +38,7 @@ impl Region<'_> {
     }
 }
 
-/// A function that gets each region. The function returns true if it wants more regions.
+/// A function that is called with each region. The function returns true if it wants more regions.
 type Each<'f, E> = &'f mut dyn FnMut(&Region<'_>) -> Result<bool, E>;
 
 /// Finds the event that begins each region, while the caller passes the events of the sessions in order of

@@ -505,7 +505,7 @@ impl Host {
         thread.filter(|thread| self.threads[*thread].recording == Some(recording))
     }
 
-    /// Returns the sums of all threads' numbers of switches.
+    /// Returns the switches of all threads, added up.
     pub fn switches(&self) -> Switches {
         let mut all = self.switches;
         self.all_dividing().for_each(|thread| all += thread.account.switches);

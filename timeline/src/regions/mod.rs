@@ -269,7 +269,7 @@ pub struct ProvenVcpu {
     pub until_ns: Option<i64>,
 }
 
-/// A function that gets each interval.
+/// A function that is called with each interval.
 type Sink<'a> = &'a mut dyn FnMut(&ThreadInterval<'_>);
 
 /// The regions of sessions.
@@ -308,9 +308,9 @@ pub struct Regions {
     pub steal_ms: Option<u64>,
     /// Maximum of `steal_ms` within the error of its counter, in milliseconds.
     pub steal_at_most_ms: u64,
-    /// Time that the host took from guests' CPUs, as the guests' kernels counted it, in milliseconds. A guest
-    /// counts only if no part shows this time. A part shows this time if the host's kernel divides the
-    /// guest's time. `None` if no guest's kernel gives this time.
+    /// Time that the host took from guests' CPUs, as the guests' kernels counted it, in milliseconds. The sum
+    /// leaves out a guest if the host's kernel divides the guest's time, because the parts then show this
+    /// time. `None` if no guest's kernel gives this time.
     pub guest_steal_ms: Option<u64>,
     /// Guests' CPUs for which the thread of the host is known. The list is empty unless the kernels of the
     /// guests and of their host were recorded.

@@ -10,8 +10,8 @@
 use super::parts::{Interval, Part};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Maximum number of kept times in which a vCPU was out of guest mode, of 16 bytes each. After this number,
-/// each vCPU may have been in guest mode at any time.
+/// Maximum number of kept times in which a vCPU was out of guest mode, of 16 bytes each. Beyond this number,
+/// no times are kept, and each vCPU counts as possibly in guest mode at any time.
 const MAX_TIMES: usize = 1 << 22;
 
 /// The times in which the threads of a session's host were out of guest mode.

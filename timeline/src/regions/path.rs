@@ -73,7 +73,7 @@ struct Record {
 enum Kind {
     /// The thread got the CPU of this number.
     In(u32),
-    /// The thread had an event and so had the CPU of this number, although the thread's last record says that
+    /// The thread had an event and so had the CPU with this id, although the thread's last record says that
     /// the thread had no CPU: a switch is missing.
     Seen(u32),
     /// Another thread got the CPU, although this thread could run.
@@ -403,8 +403,9 @@ impl History {
     }
 
     /// Follows a thread back to the begin of its stretch, or to the last time at which another thread woke,
-    /// started or killed the thread. If another thread did so, returns the rest of the stretch, and a stretch
-    /// of the other thread. If two records do not fit together, a record is missing between them.
+    /// started or killed the thread. If another thread woke, started or killed the thread, returns the rest
+    /// of the stretch, and a stretch of the other thread. If two records do not fit together, a record is
+    /// missing between them.
     fn follow(
         &self,
         stretch: Stretch,

@@ -13,7 +13,7 @@ use hypertrace_abi::record::id;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Name of the polls of spans, and the field with the span's number.
+/// Name of the polls of spans, and the field with the span's id.
 const POLL: &str = "poll";
 pub(super) const SPAN: &str = "span";
 /// Fields of the event that begins a span. `PARENT` has the id of the span around the new span, and `TARGET`

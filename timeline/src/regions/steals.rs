@@ -50,8 +50,8 @@ struct Taken {
     /// For each span id, the maximum time on a CPU within the span, summed over the regions that begin or end
     /// in the span.
     at_ends: HashMap<usize, u64>,
-    /// Some regions include a whole span. The map has the changes of the number of such regions from span to
-    /// span. The key is the number of the span at which the number of regions changes.
+    /// Some regions include a whole span. The map has the changes in the count of such regions from span to
+    /// span. The key is the id of the span at which the count changes.
     whole: HashMap<usize, i64>,
 }
 

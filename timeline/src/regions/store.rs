@@ -77,8 +77,8 @@ pub(super) const NO_BOUND: u64 = u64::MAX;
 /// Number that stands for the client of a region between two events of the VMM.
 pub(super) const NO_CLIENT: u32 = u32::MAX;
 
-/// A holder of a client: the client's number, and the number of the lease. Both numbers are in 4 bytes,
-/// because each region has a holder.
+/// A holder of a client: the id of the client, and the serial number of the lease. The id and the number
+/// share 4 bytes, because each region has a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Holder(u32);
 
@@ -124,8 +124,8 @@ impl Sample {
         self.times.total()
     }
 
-    /// If the region is a span of the crate `tracing` with polls, or a poll, returns the span's number. A
-    /// span's polls have the same number as the span. Spans of several sessions have different numbers.
+    /// If the region is a span of the crate `tracing` with polls, or a poll, returns the span's id. A span's
+    /// polls have the same id as the span. Spans of several sessions have different ids.
     pub fn span(&self) -> Option<u32> {
         Some(self.span).filter(|span| *span > 0)
     }

@@ -49,7 +49,8 @@ pub struct Group {
     pub max_ns: Option<u64>,
     /// Numbers of durations.
     pub histogram: Histogram,
-    /// Number of regions that are not counted, by [`NotCounted`](super::NotCounted).
+    /// For each [`NotCounted`](super::NotCounted), the number of regions that are not counted for this
+    /// reason.
     #[serde(with = "not_counted")]
     pub not_counted: [u64; NotCounted::ALL.len()],
     /// How the time of some of the group's regions divides.

@@ -124,8 +124,9 @@ impl Tally {
         self.free.len() == self.open.len() && self.ended.is_empty()
     }
 
-    /// Adds the proven intervals of the account. `take` gets each interval, and whether the interval is the
-    /// sum of several intervals. Returns whether regions have ended and waited for these intervals.
+    /// Adds the proven intervals of the account. `take` is called with each interval, and with a flag that
+    /// says whether the interval is the sum of several intervals. Returns whether regions have ended and
+    /// waited for these intervals.
     pub fn pass(&mut self, account: &mut Account, mut take: impl FnMut(&Interval, bool)) -> bool {
         if !account.has_proven() {
             return false;

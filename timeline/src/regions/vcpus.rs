@@ -30,8 +30,8 @@ use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
 /// each.
 const MAX_PAST: (usize, usize) = (1 << 19, 1 << 12);
 /// Maximum number of intervals of all guests' threads that wait until the host's kernel has shown what the
-/// vCPU did. Each interval takes 64 bytes. Each guest has an equal share, which is at least the second
-/// number.
+/// vCPU did. Each interval takes 64 bytes. The first number is the maximum for all guests, who share it
+/// equally. The second number is the least share of a guest.
 const MAX_UNPLACED: (usize, usize) = (1 << 19, 1 << 12);
 /// Maximum number of a guest CPU's events that wait to be compared with guest mode. While so many events
 /// wait, further events are not compared.

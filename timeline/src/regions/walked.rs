@@ -112,8 +112,8 @@ impl Walked {
         self.unplaced.wake();
     }
 
-    /// Divides the pieces that can be divided by now. `ended` gets the indices and the steps of all regions
-    /// whose whole path is then known.
+    /// Divides the pieces that can be divided by now. The function adds to `ended` the indices and the steps
+    /// of all regions whose whole path is then known.
     pub fn divide(
         &mut self,
         waiter: Waiter,

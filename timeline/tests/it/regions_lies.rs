@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
 //! Tests of programs and clients that say false things. Such programs and clients do not change the regions
-//! of other programs. If this cannot be prevented, they change these regions as little as possible.
+//! of other programs. If a change cannot be prevented, the change is as small as possible.
 
 use crate::made_regions;
 use hypertrace_test_support::{made, trace_dat, vcpu};

@@ -22,10 +22,10 @@ use std::time::{Duration, Instant};
 const POINTS: u64 = 3500;
 /// Number of bursts of a run. The host drains between two bursts.
 const BURSTS: u64 = 8;
-/// Size in bytes of the ring of the relay that receives the points. This is the default size of a ring.
+/// Size in bytes of the ring of the relay that receives the points. A ring has this size by default.
 pub const RING_BYTES: u64 = 1 << 20;
-/// Maximum time to wait until the host has drained a burst. After this time, the benchmark assumes that the
-/// host hangs.
+/// Maximum time to wait until the host has drained a burst. If the drain takes longer, the benchmark assumes
+/// that the host hangs.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 /// Number of rounds of the code that does not trace.
 const ROUNDS: u64 = 20;

@@ -87,7 +87,7 @@ impl Bench {
         Ok(bench)
     }
 
-    /// Measures a part in the guest with the plugin. Returns nanoseconds per point.
+    /// Measures this part of the benchmark in the guest with the plugin. Returns nanoseconds per point.
     fn points(&mut self, part: &str) -> Result<f64> {
         self.plugin.ns(&format!("emulated {part}"))
     }

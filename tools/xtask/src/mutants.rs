@@ -2,7 +2,7 @@
 //! command runs the tests that tests/threat-model.toml names. At least one of these tests must fail.
 //!
 //! A mutant is a line in tests/threat-model.toml, in the row of a promise. The line `FILE: OLD -> NEW`
-//! replaces the text OLD, which FILE contains once, by NEW. The line `NUMBER in FILE: OLD -> NEW` does the
+//! replaces the text OLD, which FILE contains once, with NEW. The line `NUMBER in FILE: OLD -> NEW` does the
 //! same for a NUMBER that the mutant changes. The promise must contain this NUMBER.
 
 use std::collections::BTreeMap;

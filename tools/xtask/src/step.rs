@@ -215,8 +215,8 @@ impl<'a> Steps<'a> {
             let mut copy = Command::new("tee");
             copy.arg(self.temporary.path().join("output")).stdin(reader);
             if env::var_os(THREADS).is_none() {
-                // There are one and a half times as many tests at once as CPUs, because tests also wait for
-                // guests, and for some time to pass.
+                // One and a half times as many tests run at once as the machine has CPUs, because tests also
+                // wait for guests, and for some time to pass.
                 let cpus = available_parallelism().map_or(1, usize::from);
                 command.env(THREADS, (cpus + cpus.div_ceil(2)).to_string());
             }

@@ -38,7 +38,7 @@ impl Errors {
         &self.errors
     }
 
-    /// Returns the number of errors that [`Errors::errors`] does not have.
+    /// Returns the number of errors that [`Errors::errors`] does not contain.
     pub fn more(&self) -> usize {
         self.more
     }

@@ -31,8 +31,7 @@ pub fn free_name<T>(name: String, taken: &mut BTreeSet<String>, ahead: &[(String
         |name: &str| !taken.contains(name) && ahead.iter().all(|(next, _)| *next != shown(name));
     let (mut free, mut number) = (name.clone(), 1);
     while !is_free(&free) {
-        // With underscores alone, the last of many equal names would have as many underscores as there are
-        // names.
+        // Without numbers, each further equal name would need one more underscore.
         free = if number == 1 { format!("{name}_") } else { format!("{name}_{number}") };
         number += 1;
     }

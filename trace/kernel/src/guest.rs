@@ -56,9 +56,9 @@ impl GuestRecordings {
         GuestRecordings { client, most, has_ended, coming, lease: 0, small, ended: 0, found }
     }
 
-    /// Adds a piece that a holder of this lease sent. `clock` is the number of the session's clock that
-    /// stamped the piece, and `frequency` is the clock's ticks per second. The piece's bytes lie at
-    /// `location`. The caller must add the pieces in the order in which the guest sent them.
+    /// Adds a piece that a holder of this lease sent. `clock` is the id of the session's clock that stamped
+    /// the piece, and `frequency` is the clock's ticks per second. The piece's bytes lie at `location`. The
+    /// caller must add the pieces in the order in which the guest sent them.
     pub fn add(
         &mut self,
         lease: u64,

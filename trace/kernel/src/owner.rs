@@ -21,7 +21,7 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
-    /// Returns this process as the owner of its recording with this number.
+    /// Returns the owner of the recording with this serial number of this process.
     pub fn this(serial: u32) -> Owner {
         let pid = std::process::id();
         Owner { pid, start: start("self").ok().flatten().unwrap_or(0), serial }

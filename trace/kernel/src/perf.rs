@@ -32,7 +32,7 @@ fn records_file(cpu: u32) -> String {
 #[derive(Debug)]
 pub(crate) struct Perf {
     cpus: Vec<(u32, RawFd)>,
-    /// The events of all threads. Each entry is the number of a CPU, and an event on this CPU.
+    /// The events of all threads. Each entry has the id of a CPU, and an event on this CPU.
     events: Vec<(u32, Event)>,
     worker: Worker<Writer>,
 }

@@ -133,8 +133,8 @@ fn setting(file: &str, value: &str, source: io::Error) -> Error {
 /// # Errors
 /// If the kernel has no tracefs, or this process may not use tracefs. The message names a remedy.
 pub(crate) fn find() -> Result<Dir, Error> {
-    // The numbers of threads in the kernel's trace are the numbers in the first PID namespace, so this
-    // process must be in this namespace, too.
+    // The thread ids in the kernel's trace are ids of the first PID namespace, so this process must be in
+    // this namespace, too.
     let namespace = rustix::fs::stat("/proc/self/ns/pid").map(|stat| stat.st_ino);
     if namespace != Ok(FIRST_PID_NAMESPACE) {
         let why = "it has the numbers of threads outside of this PID namespace; run this outside";

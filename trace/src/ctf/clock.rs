@@ -5,11 +5,11 @@
 //! session is the Unix time of the session's start plus the measured time since the start. Later adjustments
 //! of the system's clock do not change Unix time in the session. The map of a guest's clock is an estimate
 //! that improves. The guest wrote each timestamp before the host saw the timestamp, so the smallest
-//! difference between the two times bounds the offset. A client can write any time, so each client has its
-//! own estimate, and the map of the clock is the estimate of the client in the middle. As soon as some
-//! clients have reference points, only these clients count. (`hypertrace-timeline` computes finer maps with
-//! error bounds from the reference points. The maps of this module are for all other readers.) Readers
-//! convert ticks to doubles, so ticks are counted from a base near the session's start.
+//! difference between the two times bounds the offset. A client can claim any time, true or false, so each
+//! client has its own estimate, and the map of the clock is the estimate of the client in the middle. As soon
+//! as some clients have reference points, only these clients count. (`hypertrace-timeline` computes finer
+//! maps with error bounds from the reference points. The maps of this module are for all other readers.)
+//! Readers convert ticks to doubles, so ticks are counted from a base near the session's start.
 
 use super::metadata::ClockEntry;
 use hypertrace_abi::clock::{Counter, CounterKind, Reason, frequency as told, ticks};

@@ -254,7 +254,7 @@ impl Turn<'_, '_> {
         }
         let clock = match (source.domain, file) {
             (Domain::Host, _) => HOST_CLOCK,
-            // A new generation may get another clock, as long as the session may have more clocks.
+            // A new generation may begin another clock, as long as the session may have more clocks.
             (Domain::Guest, Some((clock, _))) if spent && !source.file.begins_anew => clock,
             (Domain::Guest, None) if source.earlier == Some(next.token) => {
                 source.clock.unwrap_or(HOST_CLOCK)

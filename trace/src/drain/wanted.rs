@@ -72,7 +72,7 @@ impl Wanted {
         wanted
     }
 
-    /// Adds a rule, and returns the number of seen names that match it.
+    /// Adds a rule, and returns how many of the seen names match the rule.
     ///
     /// # Errors
     /// If there are too many rules.

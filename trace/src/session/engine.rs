@@ -203,8 +203,8 @@ impl Engine {
         self.state.flush();
     }
 
-    /// If no ring gets a record, returns the time until a pass has work again. This is the time until the
-    /// accounts are due. Returns zero if the last pass found records.
+    /// If no ring gets a record, returns the time until a pass has work again. The accounts are due at that
+    /// time. Returns zero if the last pass found records.
     pub fn quiet_for(&self) -> Duration {
         let Engine { state, hosts, recorder, relays, .. } = self;
         let sources =

@@ -3,7 +3,7 @@
 //!
 //! Recovery does not change the killed session. The packets of the killed session show the position of each
 //! ring at the last commit, and the losses that the killed process had counted. The new session has the
-//! clocks and the event classes of the killed session with the same numbers, so that readers take the two
+//! clocks and the event classes of the killed session under the same ids, so that readers take the two
 //! sessions as one.
 //!
 //! The files may come from anywhere, so recovery checks each number before it uses it. An impossible number

@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 
 /// Longest time between two looks at processes.
 const PERIOD: Duration = Duration::from_millis(200);
-/// Time without any process that has the segment. After this time, no further process is expected. The time
-/// is longer than the time between a process's start and the moment at which the process has its environment.
+/// Time without any process that has the segment. If no process has the segment for so long, no further
+/// process is expected. The time is longer than the time between a process's start and the moment at which
+/// the process has its environment.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// A process that has a segment.
@@ -56,8 +57,8 @@ impl Segment {
 
     /// Waits until no process has had the segment for a second (see [`Segment::holders`]), or until `is_over`
     /// returns true. This function calls `is_over` at least every 200 ms. If `has_begun` is true, a process
-    /// already had the segment before this call. Otherwise, the second begins only after a process has had
-    /// the segment.
+    /// already had the segment before this call. Otherwise, the wait of one second begins only after a
+    /// process has had the segment.
     pub fn wait_for_holders(&self, has_begun: bool, is_over: impl Fn() -> bool) {
         let mut last = has_begun.then(Instant::now);
         while !is_over() && last.is_none_or(|last| last.elapsed() < GRACE) {

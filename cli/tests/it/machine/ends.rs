@@ -16,8 +16,8 @@ use std::path::Path;
 /// Number of events and points of each of four threads of a program that runs for some seconds.
 const EVENTS: u64 = 200_000;
 const POINTS: u64 = 2_000;
-/// Number of events of all threads. When so many events are recorded, each thread has made some events, and
-/// the program is in its middle.
+/// Number of events of all threads. When `SOME` events are recorded, each thread has made some events, and
+/// the program has run about half of its work.
 const SOME: u64 = 40_000;
 
 /// For each lease and thread, ranges of the numbers `n` of the recorded events. Between two ranges, events

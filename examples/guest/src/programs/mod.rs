@@ -53,9 +53,10 @@ pub unsafe fn run(cpu: u32, args: &Args, board: &Board, channel: Option<Channel<
     }
 }
 
-/// Runs a program on a thread of the host. This needs a program that uses only the board and the channel:
-/// [`Program::Sse`], [`Program::Demo`], or a program that measures. Returns [`NO_SUCH_PROGRAM`] for other
-/// programs. The [`LeaseInfo`] beside the channel has the facts about this thread that each lease reports.
+/// Runs a program on a thread of the host. The program must use only the board and the channel, as
+/// [`Program::Sse`], [`Program::Demo`] and the programs that measure do. Returns [`NO_SUCH_PROGRAM`] for
+/// other programs. The [`LeaseInfo`] beside the channel has the facts about this thread that each lease
+/// reports.
 pub fn run_hosted(
     program: Program,
     cpu: u32,

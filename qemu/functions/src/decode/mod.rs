@@ -54,7 +54,7 @@ pub enum InstructionKind {
     /// `mov sp, xN` (AArch64). Only this instruction leads to another stack.
     StackPointerSet,
     /// Store of the link register x30 to a place that the stack pointer addresses (AArch64). A function that
-    /// calls other functions saves its return address by such a store.
+    /// calls other functions saves the return address with such a store.
     LinkStore,
     /// Load of the link register from a place that the stack pointer addresses (AArch64): the function is
     /// about to return, or to jump to another function.

@@ -24,7 +24,7 @@ pub struct Stacks {
     /// Slot of the last call of a place just ahead, until a return uses the slot; otherwise 0
     ahead: u64,
     /// Whether the last event was the call of the innermost function, or a thunk's jump to the innermost
-    /// function. If so, the function's entry is not written yet
+    /// function. In this case, the function's entry is not written yet
     pub(super) fresh: bool,
     /// For calls without slots: the function that the next return instruction ends
     pub(super) next: Next,
@@ -197,8 +197,8 @@ impl Stacks {
         }
     }
 
-    /// Returns whether the innermost function's return address is in this slot. If so, [`Return::value`] is
-    /// not needed.
+    /// Returns whether the innermost function's return address is in this slot. If the address is in this
+    /// slot, [`Return::value`] is not needed.
     #[must_use]
     #[inline]
     pub fn expects(&self, slot: u64) -> bool {

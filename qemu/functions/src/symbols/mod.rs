@@ -187,8 +187,8 @@ fn character_boundary(text: &str, most: usize) -> usize {
     end
 }
 
-/// Name of the stubs by which a program or library calls functions of other files. A stub jumps to an address
-/// that it reads from a table.
+/// Name of the stubs through which a program or library calls functions of other files. A stub jumps to an
+/// address that it reads from a table.
 pub const STUBS: &str = ".plt";
 
 /// Returns whether a name belongs to a part of a function that the compiler has moved away. The function

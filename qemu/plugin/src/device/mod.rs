@@ -37,7 +37,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// Reason why the device is not installed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DeviceError {
-    // The plugin finds a register by QEMU's own mappings of a program's files. In a whole machine, the
+    // To find a register, the plugin uses QEMU's own mappings of a program's files. In a whole machine, the
     // guest's memory has no such mappings; there, a device model takes the place of the segment.
     #[error(
         "this is qemu-system-{0}: the plugin is for programs under qemu-{0}; a whole machine has \

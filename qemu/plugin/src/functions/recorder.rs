@@ -291,8 +291,9 @@ impl Recorder {
         self.level.is_none_or(|only| only == level)
     }
 
-    /// Returns whether the plugin observes all calls and returns. If so, each event shows which stack the
-    /// next event is on. Returns false for a program, because signals change a program's stack, too.
+    /// Returns whether the plugin observes all calls and returns. If the plugin observes all calls and
+    /// returns, each event shows which stack the next event is on. Returns false for a program, because
+    /// signals change a program's stack, too.
     pub fn sees_all(&self) -> bool {
         self.is_machine && self.level.is_none() && self.parts.is_empty()
     }

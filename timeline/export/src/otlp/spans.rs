@@ -169,7 +169,7 @@ type SpanKey = (usize, Option<i128>, u64);
 /// The contexts of spans of the crate `tracing`.
 #[derive(Default)]
 struct Parents {
-    /// The contexts, with the ends and the numbers of the spans.
+    /// The contexts, with the ends and the serial numbers of the spans.
     all: HashMap<SpanKey, (Context, (i64, u64))>,
     /// The spans by their ends and numbers.
     by_end: BTreeMap<(i64, u64), SpanKey>,
@@ -346,7 +346,7 @@ impl<'a, E> Writer<'a, E> {
         }
         attributes.append(&holder.thread);
         if let Some((tid, name)) = thread.filter(|_| !described.is_program) {
-            // This is the thread of the VMM that ran the guest during the region.
+            // `tid` is the thread of the VMM that ran the guest during the region.
             attributes.number("hypertrace.vmm.thread.id", tid);
             if let Some(name) = name {
                 let name = name.strip_prefix("vmm/").unwrap_or(name);

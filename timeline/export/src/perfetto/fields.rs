@@ -39,7 +39,7 @@ pub(super) mod clock {
 
     pub const REALTIME: u64 = 1;
     pub const BOOTTIME: u64 = 6;
-    /// First number for clocks that belong to one sequence.
+    /// First id for clocks that belong to one sequence.
     pub const OF_SEQUENCE: u64 = 64;
 }
 

@@ -69,7 +69,7 @@ impl Proto {
         result
     }
 
-    /// Replaces the byte at `at` by a length of several bytes.
+    /// Overwrites the byte at `at` with a length of several bytes.
     #[cold]
     fn insert_length(&mut self, at: usize, len: usize) {
         let (mut bytes, mut count, mut left) = ([0; 10], 0, len as u64);

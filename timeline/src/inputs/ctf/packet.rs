@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 /// Size of a packet's header and context in bytes. Packet sizes are multiples of this size.
 pub const HEADER_BYTES: u64 = size_of::<PacketHeader>() as u64;
-/// Limit of clients' numbers: the number of each client of a session is below this limit.
+/// Upper limit of clients' ids: the id of each client of a session is below this limit.
 pub(crate) const MAX_CLIENTS: u32 = 1 << 12;
 pub use hypertrace_format::packet::{Domain, MAGIC, PacketHeader};
 

@@ -78,8 +78,8 @@ struct Seats {
     kept: Vec<Seat>,
     /// Maximum number of changes from one serving thread to another within one seat.
     every: usize,
-    /// Number of changes of the thread that the last seat stands for: the change at the beginning of the
-    /// seat, and the changes within the seat. In a seat of several threads, each point counts as a change.
+    /// Number of changes of the serving thread in the last seat: the change at the beginning of the seat, and
+    /// the changes within the seat. In a seat of several threads, each point counts as a change.
     in_last: usize,
 }
 

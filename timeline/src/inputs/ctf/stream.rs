@@ -329,8 +329,8 @@ struct Open {
 }
 
 impl Open {
-    /// `discarded` is the running total of a packet. Adds the events that were lost since the packet before
-    /// to `lost`.
+    /// `discarded` is the running total of a packet. Adds to `lost` the number of events that were lost since
+    /// the previous packet.
     fn lose(&mut self, lost: &mut u64, discarded: u64) {
         *lost = lost.saturating_add(discarded.saturating_sub(self.discarded));
         self.discarded = discarded.max(self.discarded);

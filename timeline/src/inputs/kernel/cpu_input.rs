@@ -181,7 +181,7 @@ impl<'a> CpuInput<'a> {
     }
 
     /// Returns the number of events that the kernel counted as lost before the last event, if there are any.
-    /// Then returns 0 once, if the kernel did not count all lost events. After that, returns `None`.
+    /// Then returns 0 once, if the kernel did not count all lost events. All further calls return `None`.
     pub fn take_missed(&mut self) -> Option<u64> {
         match std::mem::take(&mut self.missed) {
             0 => std::mem::take(&mut self.has_uncounted).then_some(0),

@@ -832,7 +832,7 @@ pub(crate) fn inputs_of_scheduling<'a>(
     trace.inputs(0, "").map(boxed).collect()
 }
 
-/// Returns the inputs of the buffer of all threads, for the trace with this number. If the trace has no such
+/// Returns the inputs of the buffer of all threads, for the trace with this index. If the trace has no such
 /// buffer, there are no inputs. A loss is placed right after the event before the loss, so that the state of
 /// the CPU counts as unknown from there on.
 pub(crate) fn inputs_of_cpus<'a>(
