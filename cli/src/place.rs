@@ -135,7 +135,7 @@ pub fn output(given: Option<&Path>, overwrites: bool) -> Result<Output> {
         return Ok(made(None));
     };
     if given.is_none() || overwrites {
-        // `complete` gets the path, because its message about a recording contains the path.
+        // `complete` takes the path, because its message about a recording contains the path.
         let is_recorded = !kernel::complete(path);
         return Ok(made(make_room(above, &name, is_recorded)?));
     }

@@ -318,7 +318,8 @@ bool hypertrace_trace_parent(char *text,
 
 /**
  * Immediately applies the host's enable mask, and reports to the host how many events this
- * thread has dropped. A thread of the library does the same every 10 ms.
+ * thread has dropped. A thread of the library applies the mask and reports dropped events every
+ * 10 ms.
  */
 void hypertrace_poll(void);
 

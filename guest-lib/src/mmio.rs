@@ -44,8 +44,8 @@ impl Control {
     }
 
     pub(crate) fn store(&self, client: u32, register: u64, value: u64) {
-        // SAFETY: `new`'s promise; client and register were checked against
-        // the layout, and registers are aligned.
+        // SAFETY: the caller of `new` promised that the registers are mapped; client and register were
+        // checked against the layout, and registers are aligned.
         unsafe { store(self.client(client, register), value) }
     }
 
@@ -108,7 +108,7 @@ unsafe fn store(to: *mut u64, value: u64) {
         );
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: the caller's promise; the first instruction does nothing.
+    // SAFETY: the caller promises that the word may be stored to; the first instruction does nothing.
     unsafe {
         core::arch::asm!(
             "movz xzr, #{mark}",

@@ -298,8 +298,8 @@ impl Recording {
             all.extend(functions::inputs(number, trace, functions.len() == 1, &mut names)?);
         }
         if needs.has_all_threads {
-            // The traces have the first numbers. The inputs with the scheduling of all threads have the next
-            // numbers, in the order of the traces.
+            // The traces have the first indices. The inputs with the scheduling of all threads have the next
+            // indices, in the order of the traces.
             let traces = (traces.len()..).zip(traces);
             all.extend(traces.flat_map(|(number, trace)| kernel::inputs_of_cpus(number, trace)));
         }

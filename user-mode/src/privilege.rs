@@ -14,7 +14,7 @@ const MAX_INTERPRETERS: usize = 5;
 /// Number of bytes that the kernel reads of a script's first line (linux/binfmts.h, BINPRM_BUF_SIZE).
 const LINE_BYTES: u64 = 256;
 
-/// Rights that a program gets by being started.
+/// Rights that the start of a program gives to the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Privilege {

@@ -17,7 +17,8 @@ pub(super) fn run(args: &Args, out: &Path) -> Result<()> {
     if out == Path::new("-") {
         return Err(Usage("--to ctf writes a directory: give its name".into()).into());
     }
-    // The whole directory replaces an existing empty directory, so nothing is written to the existing one.
+    // The whole directory replaces an existing empty directory, so nothing is written to the existing
+    // directory.
     if let Some(there) = Folder::open_own(out, Share::Owner)? {
         there.take_empty()?;
     }

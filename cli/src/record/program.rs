@@ -28,8 +28,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::{ExitCode, ExitStatus};
 
-/// Runs a program, the first of its arguments, and records it. `None`: records programs that something else
-/// starts.
+/// Runs and records `program`. If `program` is `None`, records programs that something else starts.
 pub fn run(args: &Args, program: Option<&Program>) -> Result<ExitCode> {
     let emulator = args.qemu.as_deref().map(emulator_named).transpose()?;
     let functions = args.functions.as_deref();
@@ -273,8 +272,8 @@ fn named(left: &[Holder]) -> String {
     }
 }
 
-/// Formats the closing line: events recorded and lost, the causes, and the options that help. `ring` is the
-/// name of the option for the size of the rings, and this size in bytes.
+/// Formats the closing line: events recorded and lost, the causes, and the options that help. `ring` has the
+/// name of the option that sets the size of the rings, and the size in bytes.
 pub fn closing(out: &Path, ring: (&str, u64), clients: u32, summary: &Summary) -> String {
     let events = summary.ring_events + summary.reference_points + summary.host_events;
     let mut line = format!("{} in {}, ", counted(events, "event"), out.display());

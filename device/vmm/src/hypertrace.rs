@@ -75,8 +75,8 @@ impl DeviceConfig {
 /// The thread that drains the rings: it reads rings and writes files.
 #[non_exhaustive]
 pub enum Drain {
-    /// A thread of its own, which first calls the function: there the VMM installs the thread's seccomp
-    /// filter.
+    /// The device starts a thread that only drains. This thread first calls the function, in which the VMM
+    /// installs the thread's seccomp filter.
     Thread(Box<dyn FnOnce() -> io::Result<()> + Send>),
     /// No thread starts with the device. The VMM calls [`Hypertrace::start_threads`] later, for example in
     /// the process in which the VMM jails the device. Alternatively, an event loop of the VMM drains the
@@ -86,7 +86,7 @@ pub enum Drain {
     Later,
 }
 
-/// A thread without a filter of its own.
+/// The default is a separate thread without a seccomp filter.
 impl Default for Drain {
     fn default() -> Drain {
         Drain::Thread(Box::new(|| Ok(())))

@@ -147,7 +147,7 @@ impl Vm for FakeVm {
     }
 }
 
-/// The VMM's bus, which gets all accesses that trap. An access has at most 8 bytes.
+/// The VMM's bus, which receives all accesses that trap. An access has at most 8 bytes.
 pub trait Bus {
     /// Performs a load. Fills every byte of `data`.
     fn read(&self, gpa: u64, data: &mut [u8]);

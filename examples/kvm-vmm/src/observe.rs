@@ -58,7 +58,7 @@ pub type Observer = Arc<dyn Fn(VmmEvent) + Send + Sync>;
 pub fn record_in(session: Session) -> Observer {
     session.attach("vmm");
     Arc::new(move |event| match event {
-        // If a thread gets no ring, the session counts the thread's events as lost.
+        // If a thread finds no free ring, the session counts the thread's events as lost.
         VmmEvent::Start { vcpu } => {
             session.attach(&format!("vcpu{vcpu}"));
         }

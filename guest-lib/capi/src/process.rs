@@ -143,7 +143,8 @@ pub unsafe extern "C" fn hypertrace_trace_parent(text: *mut c_char, size: usize)
 }
 
 /// Immediately applies the host's enable mask, and reports to the host how many events this
-/// thread has dropped. A thread of the library does the same every 10 ms.
+/// thread has dropped. A thread of the library applies the mask and reports dropped events every
+/// 10 ms.
 #[unsafe(no_mangle)]
 pub extern "C" fn hypertrace_poll() {
     hypertrace::poll();

@@ -51,7 +51,7 @@ pub(super) fn are_one_clock() -> Option<bool> {
 /// A reading of both clocks.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
-    /// Ticks of the counter, in the middle of `width`.
+    /// Ticks of the counter in the middle of the interval that `width` measures.
     ticks: u64,
     /// CLOCK_MONOTONIC_RAW, nanoseconds.
     raw: u64,

@@ -58,8 +58,9 @@ pub fn default_clock() -> Result<(Clock, Reason), OpenError> {
     clock::choose(&Options::default(), 0)
 }
 
-/// Opens the device for this process. An event without an open channel does the same with the default
-/// options, but reports no error. If there is no device, later events do not try again. `open` always tries.
+/// Opens the device for this process. If no channel is open at an event, the library opens the device with
+/// the default options, and reports no error. If there is no device, later events do not try again. `open`
+/// always tries.
 ///
 /// If a channel is open already, `open` keeps that channel and returns its description. A forked child opens
 /// its parent's device.

@@ -62,8 +62,8 @@ struct Search {
 /// dynamic loader. An interposer of malloc, which is called within `dlopen`, comes before the loader.
 fn may_be_unloaded() -> bool {
     let mut search = Search::default();
-    // SAFETY: `look` gets each object and the address of `search`, and `search` lives until the call has
-    // ended.
+    // SAFETY: `look` is called with each object and the address of `search`, and `search` lives until the
+    // call has ended.
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
     matches!((search.own, search.loader), (Some(own), Some(loader)) if own > loader)
 }

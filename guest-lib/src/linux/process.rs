@@ -316,8 +316,8 @@ fn start(
         if is_last {
             process.look_after();
         } else if process.is_ours() {
-            // Another channel has replaced this one, which has lost its locks. A thread may have leased a
-            // client of the replaced channel at that moment. The call revokes this lease.
+            // Another channel has replaced this channel, because this channel has lost its locks. A thread
+            // may have leased a client of the replaced channel at that moment. The call revokes this lease.
             process.keeps_clients();
         }
         is_last
@@ -546,7 +546,7 @@ impl Process {
     fn has_room(&self, cell: &ClientCell, most: u64) -> bool {
         self.channel.memory(self.client(cell.slot())).is_ok_and(|memory| {
             let head = memory.guest[guest_page::HEAD].load(Relaxed);
-            // ORDERING: an estimate; the holder loads both again.
+            // ORDERING: the result is an estimate, because the holder loads HEAD and TAIL again.
             let used = head.wrapping_sub(memory.host[host_page::TAIL].load(Relaxed));
             most == 8
                 || memory.mode() == RingMode::Overwrite

@@ -357,7 +357,7 @@ pub(super) fn end() {
     process.publish_unattached();
     HELD.with(|held| {
         while let Some(cell) = ClientCell::pop_from(held) {
-            // A forked child has nothing of its parent's to give back.
+            // A forked child must not give back the clients of its parent.
             if process.has(cell) {
                 process.give_back(cell);
             }

@@ -150,7 +150,7 @@ impl<D: Destination> HypertraceLayer<D> {
         }
     }
 
-    /// Records the begin of a span. Returns whether a backend gets the begin.
+    /// Records the begin of a span. Returns whether a backend receives the begin.
     #[inline]
     fn begin(&self, open: &Open, metadata: Option<&'static Metadata<'static>>) -> bool {
         let (number, schema, words) = open.get();
@@ -257,7 +257,7 @@ impl<D: Destination> HypertraceLayer<D> {
 /// Returns an id for a new span of a process.
 #[inline]
 fn next_serial(process: u32) -> u64 {
-    /// Number of span numbers that a thread takes at once.
+    /// Number of span ids that a thread takes at once.
     const BLOCK: u64 = 1 << 10;
     static SPANS: AtomicU64 = AtomicU64::new(1);
     thread_local! {

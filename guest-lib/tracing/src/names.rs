@@ -20,7 +20,7 @@ const MAX_SCHEMAS: usize = 400;
 const VARIANTS: usize = 6;
 /// Maximum number of bytes of a span's target.
 const MAX_TARGET: usize = 128;
-/// Suffix of the event for values that a span gets later. No event of a span has a longer suffix.
+/// Suffix of the event for values that are added to a span later. No event of a span has a longer suffix.
 const RECORD: &str = "_record";
 /// Number of bits of a field's type in a [`Shape`].
 const TYPE_BITS: usize = 4;

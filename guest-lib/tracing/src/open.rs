@@ -12,7 +12,7 @@ const BLOCKS: usize = 4;
 /// Number of places in a block where a span may be. Even if a quarter of a block's places are taken, almost
 /// every span finds a free place among 64 places.
 const PROBES: usize = 64;
-/// Maximum number of words of a begin: the span's number, its parent's number, and its fields.
+/// Maximum number of words of a begin: the span's id, its parent's id, and its fields.
 pub const WORDS: usize = 28;
 /// Span id that a place holds while a thread fills the place. No span has this id.
 const TAKEN: u64 = u64::MAX;

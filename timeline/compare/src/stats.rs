@@ -43,7 +43,7 @@ pub struct Difference {
     pub degrees: f64,
 }
 
-/// Returns the mean of `b` less the mean of `a`, with Welch's interval for `confidence` (0.95 for 95 %).
+/// Returns the mean of `b` minus the mean of `a`, with Welch's interval for `confidence` (0.95 for 95 %).
 ///
 /// The interval assumes that means of runs are about normally distributed. The interval does not assume that
 /// both sides vary equally. If all values of each side are equal, the interval's width is 0.

@@ -34,7 +34,7 @@ impl<V> ByName<V> {
         self.0.get_mut(&address(name)).map(|(_, value)| value)
     }
 
-    /// Sets the value of a name. The name is kept, so that no other name gets its address.
+    /// Sets the value of a name. The name is kept, so that no other name is stored at the same address.
     pub fn insert(&mut self, name: &Arc<str>, value: V) {
         self.0.insert(address(name), (name.clone(), value));
     }

@@ -13,9 +13,9 @@ pub(crate) struct GuestTime {
     pub clock: u32,
     x: i64,
     rates: Rates,
-    /// Two counts of the map's readings after which the clock may have jumped. The second number counts all
-    /// readings of the map up to this reading. The first number leaves out the map's last reading up to this
-    /// reading.
+    /// Two counts of readings of the map. A reading counts if the clock may have jumped after the reading.
+    /// The second number counts all readings of the map up to this reading. The first number leaves out the
+    /// map's last reading up to this reading.
     jumps: (u32, u32),
 }
 

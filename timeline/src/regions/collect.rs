@@ -95,7 +95,7 @@ struct Pass<'a> {
     last_halt: LastHalt,
     /// Number of all threads' intervals that are kept.
     logged: usize,
-    /// Sink that gets the intervals. If there is a sink, intervals are not kept.
+    /// Sink that receives the intervals. If there is a sink, intervals are not kept.
     sink: Option<Sink<'a>>,
     /// Losses of each session.
     losses: Vec<Losses>,

@@ -19,7 +19,7 @@ pub(super) struct Tids(Box<[u64]>);
 /// The threads that a recording's filter has.
 #[derive(Debug)]
 pub(super) struct Followed {
-    /// Threads that the filter has; `None`: there is no filter.
+    /// Threads in the filter; `None` if there is no filter.
     threads: Option<Tids>,
 }
 

@@ -120,7 +120,7 @@ pub(super) struct Host {
     pub claimed: Counted,
     /// Number of threads that a program lost because another lease named them.
     pub disputed: Counted,
-    /// Number of leases whose threads have no account, because there are too many.
+    /// Number of leases whose threads have no account, because there are too many accounts.
     pub without_account: Counted,
     /// Number of leases of clients that may belong to any of several guests.
     pub without_guest: Counted,

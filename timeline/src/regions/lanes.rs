@@ -46,7 +46,7 @@ pub struct Lanes {
     pub lanes: Vec<Lane>,
     /// Whether the first lane is the lane of the client's thread.
     pub has_own: bool,
-    /// Number of threads without a lane, because there are too many.
+    /// Number of threads without a lane, because there are too many threads.
     pub left_out: usize,
 }
 

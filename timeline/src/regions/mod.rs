@@ -297,7 +297,7 @@ pub struct Regions {
     /// Whether regions have more than [`MAX_GROUPS`] names. Regions with further names are in the group
     /// `other names` of their session.
     pub has_other_names: bool,
-    /// Number of regions that are left out, by [`LeftOut`].
+    /// For each [`LeftOut`], the number of regions that are left out for this reason.
     pub left_out: [u64; LeftOut::ALL.len()],
     /// Times that threads waited in the regions.
     pub waited: Waited,

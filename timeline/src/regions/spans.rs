@@ -440,12 +440,12 @@ impl Spans {
         Some((span, has_lost, has_lost_of_kernel))
     }
 
-    /// Returns the polls that have this number.
+    /// Returns the polls of the span with this id.
     pub fn numbered(&mut self, number: u64) -> Option<&mut Parted> {
         self.parted.get_mut(&number)
     }
 
-    /// Forgets the polls that have this number, because nobody waits for these polls.
+    /// Forgets the polls of the span with this id, because nobody waits for these polls.
     pub fn forget(&mut self, number: u64) -> Option<Parted> {
         self.parted.remove(&number)
     }

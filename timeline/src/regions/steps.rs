@@ -7,8 +7,8 @@ use super::parts::{Interval, Part};
 use super::path::{Doing, Stay};
 use std::collections::HashMap;
 
-/// Maximum number of entries in the sum of several paths. The time of further entries counts for other
-/// threads.
+/// Maximum number of entries in the sum of several paths. The time of further entries counts as time of
+/// "other threads".
 const MAX_STEPS: usize = 1 << 12;
 
 /// The time of a thread on the critical paths of regions.

@@ -2,8 +2,8 @@
 
 //! The sums of a thread's proven time, and the regions that wait for proven time.
 //!
-//! A region's parts are the sums at its end less the sums at its beginning. Both sums are known when a proven
-//! interval has passed both times.
+//! A region's parts are the sums at its end minus the sums at its beginning. Both sums are known when a
+//! proven interval has passed both times.
 
 use super::account::Account;
 use super::parts::{Divided, Interval, Reason, Sums};
@@ -94,8 +94,8 @@ impl Tally {
         forked
     }
 
-    /// Ends a region, which gets this index in the store. Returns the region's sums if they are known. If the
-    /// sums are not known yet, the region waits for the sums.
+    /// Ends a region. `index` is the region's index in the store. Returns the region's sums if they are
+    /// known. If the sums are not known yet, the region waits for the sums.
     pub fn end(&mut self, is_known: bool, number: u32, index: u32) -> Option<Divided> {
         let (begin, _) = self.open[number as usize];
         match self.forget(number) {

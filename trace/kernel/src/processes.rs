@@ -30,8 +30,8 @@ impl Processes {
             match pidfd_open(id, PidfdFlags::empty()).map_err(io::Error::from) {
                 Ok(fd) if has_ended(&fd) => Err(none),
                 Ok(fd) => Ok(fd),
-                // The kernel returns ESRCH if no process has the number, and EINVAL or ENOENT if the number
-                // belongs to a thread.
+                // The kernel returns ESRCH if no process has the id, and EINVAL or ENOENT if the id belongs
+                // to a thread.
                 Err(e)
                     if matches!(
                         e.raw_os_error(),

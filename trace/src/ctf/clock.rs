@@ -1,7 +1,7 @@
 //! Clocks: linear maps from raw ticks to Unix time, for CTF readers.
 //!
-//! The session measures the rate of the host's clock by CLOCK_MONOTONIC_RAW, because no adjustment of the
-//! system's clock changes this rate. One reading of CLOCK_REALTIME anchors the clock. So Unix time in a
+//! The session measures the rate of the host's clock against CLOCK_MONOTONIC_RAW, because no adjustment of
+//! the system's clock changes this rate. One reading of CLOCK_REALTIME anchors the clock. So Unix time in a
 //! session is the Unix time of the session's start plus the measured time since the start. Later adjustments
 //! of the system's clock do not change Unix time in the session. The map of a guest's clock is an estimate
 //! that improves. The guest wrote each timestamp before the host saw the timestamp, so the smallest

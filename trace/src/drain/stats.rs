@@ -184,7 +184,7 @@ pub type OnWriteFailed = Box<dyn Fn(&WriteFailed) + Send>;
 pub(crate) const SESSION_FILES: usize = usize::MAX;
 /// Writer number of the simple backend's file.
 pub(crate) const SIMPLE: usize = usize::MAX - 1;
-/// Writer number of the bytes that wait for a journal's reader.
+/// Number that stands in [`Failures::failed`] for the bytes that wait for the reader of a journal.
 pub(crate) const JOURNAL: usize = usize::MAX - 2;
 
 /// Counts and reports failed writes.

@@ -143,7 +143,7 @@ impl Claim {
         let ring = Arc::clone(ring);
         // SAFETY: the ring lives on the heap, at one address, until the last Arc to it is dropped. The Claim
         // owns one Arc. The producer holds these references, and a caller never gets the producer for longer
-        // than it borrows the Claim. All data to which the producer refers are either atomic or never
+        // than the caller borrows the Claim. All data to which the producer refers are either atomic or never
         // written.
         let long: &'static HostRing = unsafe { &*Arc::as_ptr(&ring) };
         let (pid, tid) = (std::process::id(), gettid().as_raw_pid() as u32);

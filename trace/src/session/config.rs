@@ -93,8 +93,8 @@ pub enum Destination {
     /// Path of an empty directory, or of a new directory in a directory that exists.
     Path(PathBuf),
     /// Descriptor of an empty directory of this user, for a process that can no longer reach the directory
-    /// through the directory's path. Such a process opened the directory before it entered its jail, or got
-    /// the descriptor from another process. The path appears in messages, and in the path of a
+    /// through the directory's path. Such a process opened the directory before it entered its jail, or
+    /// received the descriptor from another process. The path appears in messages, and in the path of a
     /// [snapshot](crate::Session::snapshot). If the session has a descriptor, then
     /// [`Session::serve`](crate::Session::serve) needs `/proc`.
     Fd(OwnedFd, PathBuf),

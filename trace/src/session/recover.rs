@@ -157,7 +157,7 @@ fn remove(dir: &Folder) {
 struct FoundStream {
     /// The last packet of the stream's last file.
     last: PacketHeader,
-    /// Number of lost events in all files of the stream, by epoch.
+    /// For each epoch, the number of lost events in all files of the stream.
     lost: BTreeMap<u32, u64>,
 }
 

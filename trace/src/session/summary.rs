@@ -1,4 +1,4 @@
-//! Summary of a session: numbers of the recorded and the lost events.
+//! Summary of a session: counts of the recorded and the lost events.
 
 use crate::ctf::Domain;
 use crate::drain::{Stats, TraceState};

@@ -9,7 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 
-/// Signals that a handler gets as long as this value lives.
+/// Signals that a handler handles as long as this value lives.
 #[derive(Debug)]
 pub struct Signals {
     before: Vec<(c_int, libc::sigaction)>,

@@ -8,7 +8,7 @@
 pub enum StackPointerChange {
     /// The instruction adds this number.
     Add(i64),
-    /// The stack pointer gets a value that the instruction does not contain.
+    /// The instruction sets the stack pointer to a value that the instruction does not contain.
     Set,
 }
 

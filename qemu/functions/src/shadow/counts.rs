@@ -40,7 +40,7 @@ pub struct Counts {
     /// Number of misses. A miss is a return that belongs to no call, although the stack has functions whose
     /// calls are known.
     pub unmatched: u64,
-    /// Number of events whose time was before the last event's time. Such an event gets the last time plus 1
-    /// ns.
+    /// Number of events whose time was before the last event's time. The time of such an event becomes the
+    /// last time plus 1 ns.
     pub backwards: u64,
 }

@@ -12,7 +12,7 @@ use crate::record::Record;
 /// Shadow stacks of a track.
 ///
 /// Each function passes the records of an event to `out`, in the order of time. If an event's time is not
-/// later than the last event's time, then the event gets the last time plus 1 ns.
+/// later than the last event's time, then the event's time becomes the last time plus 1 ns.
 pub struct Stacks {
     settings: Settings,
     pub(super) counts: Counts,
@@ -205,7 +205,7 @@ impl Stacks {
         self.open.holds(slot) && self.open.top().is_some_and(|top| top.slot == slot)
     }
 
-    /// Returns the address by which the innermost function is named.
+    /// Returns the address that serves as the name of the innermost function.
     #[must_use]
     pub fn innermost(&self) -> Option<u64> {
         self.open.top().map(|top| top.function).filter(|function| *function != UNNAMED)

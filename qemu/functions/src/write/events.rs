@@ -32,8 +32,8 @@ impl Events {
     }
 
     /// Writes an event: its time in nanoseconds, as in records, and its text. If the time is earlier than the
-    /// last event's time, then the event gets the last event's time, because readers expect the events in the
-    /// order of time.
+    /// last event's time, then the event's time becomes the last event's time, because readers expect the
+    /// events in the order of time.
     ///
     /// # Errors
     /// If the file cannot be written.

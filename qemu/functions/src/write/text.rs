@@ -108,7 +108,7 @@ pub(super) fn module(name: &str, symbols: &Symbols, most: usize) -> Option<(Modu
     Some((Module { line, bytes: text.len(), left_out }, text))
 }
 
-/// Returns the name that a function gets in `.sym`.
+/// Returns the name that a function has in `.sym`.
 ///
 /// Some names make uftrace assume that the function changes the stack of the traced program. uftrace would
 /// then show calls and times at wrong places. Functions with these names get a suffix: `longjmp@guest`.

@@ -94,7 +94,7 @@ pub enum Error {
 
 impl Emulator {
     /// Finds a plugin for an emulator of QEMU's user mode. The emulator's release decides which plugin the
-    /// emulator gets.
+    /// emulator loads.
     ///
     /// # Errors
     /// If the emulator emulates machines or was built without plugins, or if there is no plugin for the

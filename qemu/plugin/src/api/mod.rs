@@ -57,7 +57,7 @@ use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 /// First version of the API in which `qemu_plugin_insn_data` copies the bytes.
 const COPIES: c_int = 3;
 /// First version of the API in which a callback's last argument is a word. In earlier versions, a callback
-/// has no such word, and its first argument is the plugin's number.
+/// has no such word, and its first argument is the plugin's id.
 const WORDS: c_int = 7;
 
 /// A plugin's number.

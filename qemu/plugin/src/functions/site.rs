@@ -24,9 +24,9 @@ pub enum Event {
     Jump,
     /// A jump to a thunk.
     ThunkJump,
-    /// The stack pointer gets the value of another register.
+    /// The instruction copies another register to the stack pointer.
     StackPointerSet,
-    /// The stack pointer gets another value on the same stack.
+    /// The instruction sets the stack pointer to another value on the same stack.
     StackPointerLost,
     /// A function stores its return address on the stack.
     LinkStore,

@@ -67,7 +67,8 @@ pub(super) struct Classes {
     all: Vec<Arc<Class>>,
     numbers: HashMap<Arc<Class>, u32>,
     /// Classes of an event in a context. The address of the event's name stands for the event. The name is
-    /// kept, so that no other name gets its address. The last class is the likeliest class of the next event.
+    /// kept, so that no other name is stored at the same address. The last class is the likeliest class of
+    /// the next event.
     known: HashMap<(usize, u16), (Arc<str>, Vec<u32>)>,
 }
 

@@ -77,8 +77,8 @@ struct Threads<'a, 'w, 'o> {
     sessions: &'a [(Session, ClockMaps)],
     window: (i64, i64),
     states: States,
-    /// Threads by session, by whether the thread belongs to the guest, and by number. The bool is needed
-    /// because a guest's thread and a host's thread may have the same number.
+    /// Threads. The key is the session, whether the thread belongs to the guest, and the thread's id. The
+    /// bool is needed because a guest's thread and a host's thread may have the same number.
     threads: HashMap<(usize, bool, u32), Thread>,
 }
 

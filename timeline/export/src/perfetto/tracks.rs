@@ -258,7 +258,7 @@ fn thread(proto: &mut Proto, pid: u32, tid: u32, thread_name: Option<&str>) {
 }
 
 /// Returns whether viewers accept these ids of a process and a thread. Viewers accept no 0, because each
-/// CPU's idle thread has the number 0. Viewers also accept no number of more than 31 bits.
+/// CPU's idle thread has the id 0. Viewers also accept no number of more than 31 bits.
 pub(super) fn is_thread(pid: u32, tid: u32) -> bool {
     let is_valid = |number: u32| number > 0 && i32::try_from(number).is_ok();
     is_valid(pid) && is_valid(tid)

@@ -230,7 +230,7 @@ impl SessionJson {
     }
 
     /// Returns the streams without files. The losses of such streams stand only in the descriptions.
-    /// `has_files` gets the UUID of the packets, the domain and the client.
+    /// `has_files` is called with the UUID of the packets, the domain and the client.
     pub(crate) fn without_files<'a>(
         &'a self,
         has_files: &dyn Fn(&[u8; 16], Domain, u32) -> bool,

@@ -1,9 +1,9 @@
 //! `ftrace`: events in the kernel's own trace, between the kernel's events.
 //!
-//! An instance's `trace_marker` takes events as text. The text is formatted on the stack, and written by one
-//! write of its exact size. An instance's `trace_marker_raw` takes raw events. A raw event consists of the
-//! event's id as a u32, which the kernel shows, and of the words of the payload. Both files are synchronous:
-//! each event costs a system call of half a microsecond.
+//! An instance's `trace_marker` takes events as text. The text is formatted on the stack, and written with
+//! one write of its exact size. An instance's `trace_marker_raw` takes raw events. A raw event consists of
+//! the event's id as a u32, which the kernel shows, and of the words of the payload. Both files are
+//! synchronous: each event costs a system call of half a microsecond.
 
 use crate::events::line::Line;
 use hypertrace_abi::atomic::AtomicU64;
