@@ -96,7 +96,7 @@ fn main() -> ExitCode {
     let cli =
         Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit());
     // These commands read all streams of a session at the same time, or keep the kernel's buffers of all CPUs
-    // open. The usual limit of 1,024 open files may be too low for this.
+    // open. The usual limit of 1,024 open files may be too low for these commands.
     let has_many_files = match &cli.command {
         Command::Report(_)
         | Command::Info(_)

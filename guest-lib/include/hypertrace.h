@@ -868,7 +868,7 @@ struct region_sites {
 };
 
 /*
- * A table of call sites, by a hash of the name. The table is in a template, so that several sources
+ * A table of call sites. A hash of the name is the key. The table is in a template, so that several sources
  * may define it. Before C++20, an array of std::atomic would need code before main in each source.
  */
 template <typename = void> struct all_region_sites {

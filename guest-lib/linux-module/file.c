@@ -7,11 +7,11 @@
  * once, within bounds. The page's offset and the leases decide whether a file may access a page, at
  * the fault and again at the first store.
  *
- * The fault handler inserts all pages by number, and at first read-only. The kernel calls
- * `pfn_mkwrite` before the first store to each page, also after mprotect. A page of a client is
- * removed from the file's mappings when the client's lease begins or ends. The fault handler holds
- * the file's `lock` while it decides about a page and inserts the page, so the removal also finds
- * pages that were inserted before the lease changed.
+ * The fault handler inserts all pages by page frame number, and at first read-only. The kernel
+ * calls `pfn_mkwrite` before the first store to each page, also after mprotect. A page of a client
+ * is removed from the file's mappings when the client's lease begins or ends. The fault handler
+ * holds the file's `lock` while it decides about a page and inserts the page, so the removal also
+ * finds pages that were inserted before the lease changed.
  *
  * Each file has its own list of mappings and its own lock, so a program that maps its file very
  * often does not delay other programs.

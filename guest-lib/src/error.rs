@@ -210,7 +210,7 @@ impl Lockdown {
         }
     }
 
-    /// Parses the kernel's file: the levels of lockdown, with brackets around the present one.
+    /// Parses the kernel's file: the levels of lockdown, with brackets around the present level.
     fn of_text(text: &str) -> Lockdown {
         match text.contains("[none]") {
             true => Lockdown::Off,

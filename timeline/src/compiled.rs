@@ -31,7 +31,8 @@ pub struct Module {
 }
 
 impl Module {
-    /// Reads the functions of a file. Without an offset, the functions get the addresses from the file.
+    /// Reads the functions of a file. Without an offset, the functions have the addresses that stand in the
+    /// file.
     ///
     /// # Errors
     /// If the file has no functions. The message says why.

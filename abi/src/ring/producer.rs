@@ -158,7 +158,7 @@ impl<'m> Producer<'m> {
     /// continues its sequence numbers and totals, and announces the lease. Apart from this function, only
     /// slow paths load from shared memory.
     ///
-    /// `fenced`: the mapping is not write-back, or not known to be.
+    /// `fenced`: the mapping is not write-back, or is not known to be write-back.
     pub fn lease(
         memory: ClientMemory<'m>,
         state: &'m ProducerState,
@@ -266,7 +266,7 @@ impl<'m> Producer<'m> {
         self.emit_new(NewRecord { is_counted: false, ..record.into() }, clock)
     }
 
-    /// Counts an event that found no room, outside of any emit.
+    /// Counts an event that found no room. Call this function only while no emit is in progress.
     pub fn count_full(&self) {
         self.state.count(&self.state.lost_full);
         self.publish_losses();

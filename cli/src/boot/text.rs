@@ -419,9 +419,10 @@ fn more_exits<'a>(few: &Column, many: &'a Column) -> Vec<(u64, u64, &'a str)> {
     more
 }
 
-/// Returns what each boot of `many` has clearly more of than each boot of `few`, for at least `least`
-/// nanoseconds: first waits behind other threads, then exits without halts. The second list has the halts.
-/// Each cause has its time. `words` say that a number and a time are larger, or smaller.
+/// Returns the causes that each boot of `many` clearly has more of than each boot of `few`, if these causes
+/// took at least `least` nanoseconds more. The first list has waits behind other threads, and then exits
+/// without halts. The second list has the halts. Each cause has its time. `words` say that a number and a
+/// time are larger, or smaller.
 fn causes(few: &Column, many: &Column, least: u64, words: [&str; 2]) -> [Vec<(u64, String)>; 2] {
     let [more, longer] = words;
     let behind = clearly_more(&few.behind, &many.behind).into_iter().map(|(ns, name)| {
@@ -486,8 +487,9 @@ fn verdict(rows: &[(String, &Column, &Column)], boots: [&[u64]; 2]) -> String {
     format!("boot is {} {word}: {in_stage} of it in \"{name}\", {named}{few_boots}", time(change))
 }
 
-/// Returns what each boot of one side has clearly more of, for at least `least` nanoseconds, in the stage
-/// with the most such time. Exits repeat from boot to boot even where durations do not.
+/// Returns the causes that each boot of one side clearly has more of, if these causes took at least `least`
+/// nanoseconds more. The causes are those of the stage with the most such time. Exits repeat from boot to
+/// boot even where durations do not.
 fn counted(rows: &[(String, &Column, &Column)], least: u64) -> String {
     let sides =
         rows.iter().flat_map(|(name, a, b)| [(name, "second", a, b), (name, "first", b, a)]);

@@ -207,7 +207,7 @@ fn table(out: &mut String, unit: Unit, difference: &Difference) -> fmt::Result {
         [("in ", &difference.children), ("", &text::exits(difference)), ("", &difference.causes)];
     for (prefix, all) in named {
         for (at, (name, change)) in all.iter().take(MAX_ROWS).enumerate() {
-            // The first row has no prefix. In the rows of regions inside, the first row is `self`.
+            // The first row has no prefix. Among the rows of inner regions, the first row is `self`.
             let prefix = if at == 0 { "" } else { prefix };
             rows.push((format!("{prefix}{}", short(name)), true, *change));
         }

@@ -146,7 +146,8 @@ fn read_in(out: &Folder, name: &str) -> Result<Run> {
     })
 }
 
-/// In a text, replaces each path by descriptor with the path that the user knows.
+/// Replaces the directory's path in a text: the path through the descriptor becomes the path that the user
+/// knows.
 fn named(out: &Folder, text: &str) -> String {
     text.replace(&*out.by_descriptor().to_string_lossy(), &out.path().to_string_lossy())
 }

@@ -85,7 +85,8 @@ fn details(out: &mut String, session: &Session, info: &info::Session) -> std::fm
         });
         list(out, &format!("faults of {}", source(session, row)), kinds)?;
     }
-    // A program has no device. For a program, the recorder's counts are shown, and only the counts of faults.
+    // A program has no device. Instead, the recorder's counts are shown, and of these only the counts of
+    // faults.
     let is_program = session.json().programs;
     let title = if is_program { "recorder" } else { "device" };
     let device = info.device.iter().map(|(k, n)| (k.as_str(), *n));

@@ -19,7 +19,8 @@ pub(crate) struct Lines {
     last: Option<i64>,
     /// Whether the time since the previous line is shown.
     has_steps: bool,
-    /// Sources of the last lines. A source stands in the slot of its number modulo the number of slots.
+    /// Sources of the last lines. The slot of a source is the source's serial number modulo the number of
+    /// slots.
     sources: Vec<Option<Shown>>,
     source_width: usize,
     event_width: usize,

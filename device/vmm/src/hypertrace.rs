@@ -257,7 +257,8 @@ impl Hypertrace {
     /// Ends the session, when no vCPU runs any more.
     ///
     /// # Errors
-    /// If the session cannot be written to its end. [`Hypertrace::end`] returns the summary even then.
+    /// If the session cannot be written to its end. Unlike this function, [`Hypertrace::end`] then still
+    /// returns the summary.
     pub fn finish(self) -> Result<Summary, SessionError> {
         let (summary, written) = self.end();
         written.map(|()| summary)

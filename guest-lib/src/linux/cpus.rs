@@ -201,7 +201,7 @@ mod tests {
         let own = std::thread::spawn(|| {
             let before = cpus().unwrap();
             assert!(run_on(before[0]));
-            // The comparison moves a thread of its own from CPU to CPU, not the caller.
+            // The comparison starts a thread, and moves this thread, and not the caller, from CPU to CPU.
             let _ = are_one_clock();
             let mut set: CpuSet = [0; 16];
             // SAFETY: the kernel writes at most the set.

@@ -23,9 +23,9 @@ pub(super) fn pin() {
     type Open = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
     let (Some(dladdr), Some(dlopen)) = (function(c"dladdr"), function(c"dlopen")) else { return };
     let mut found = MaybeUninit::<Dl_info>::uninit();
-    // SAFETY: both addresses are those of the C library's functions of these names. dladdr fills `found` if
-    // dladdr does not return 0; the name lives as long as the object, which is loaded. If dlopen does not
-    // find the object, the object is not pinned.
+    // SAFETY: both addresses are addresses of the C library's functions `dladdr` and `dlopen`. dladdr fills
+    // `found` if dladdr does not return 0; the name lives as long as the object, which is loaded. If dlopen
+    // does not find the object, the object is not pinned.
     unsafe {
         let dladdr: Address = transmute(dladdr);
         let dlopen: Open = transmute(dlopen);

@@ -1,10 +1,9 @@
 //! This process's channel: opened once, shared by all threads, and opened
 //! again by a forked child.
 //!
-//! State that a fork must not inherit is in pages that the fork empties: the
-//! producers' private state, and the word by which a process knows that the channel
-//! is its own. The child finds zeros in these pages, lets go of its parent's lock file, maps the device anew
-//! and leases clients of its own.
+//! State that a fork must not inherit is in pages that the fork empties: the producers' private state, and
+//! the word from which a process knows that the channel belongs to this process. The child finds zeros in
+//! these pages, lets go of its parent's lock file, maps the device anew and leases clients of its own.
 //!
 //! The code is unsafe because all this state is reached by one pointer and never freed.
 #![allow(unsafe_code)]

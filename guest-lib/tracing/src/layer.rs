@@ -130,7 +130,7 @@ impl<D: Destination> HypertraceLayer<D> {
         serial(id).or_else(|| serial(&ctx.lookup_current()?.id())).unwrap_or(0)
     }
 
-    /// Writes the fields of a new span. Returns the id of the begin's schema, and how many words the begin
+    /// Writes the fields of a new span. Returns the index of the begin's schema, and how many words the begin
     /// has.
     #[inline]
     fn first_words(

@@ -202,7 +202,7 @@ impl Callsite {
         self.habit.load(Relaxed) == Habit::Once as u8
     }
 
-    /// Returns a schema by its number.
+    /// Returns the schema with this index.
     #[inline]
     pub fn variant(&self, number: u8) -> Option<&Schema> {
         self.variants.get(usize::from(number))?.get()
@@ -228,7 +228,7 @@ impl Names {
         self.places.get(usize::from(number))?.get()
     }
 
-    /// Returns a place in the code and its number, or `None` if there are too many places.
+    /// Returns a place in the code and the place's index, or `None` if there are too many places.
     #[inline]
     pub fn find(&self, metadata: &'static Metadata<'static>) -> Option<(u16, &Callsite)> {
         for at in probes(metadata) {
@@ -267,8 +267,8 @@ impl Names {
         None
     }
 
-    /// Returns a place's schema for these fields and its number. If there are too many schemas, counts the
-    /// event or span and returns `None`.
+    /// Returns a place's schema for these fields, and the schema's index. If there are too many schemas,
+    /// counts the event or span and returns `None`.
     #[inline]
     pub fn schema<'n>(
         &'n self,

@@ -21,12 +21,12 @@ const TAKEN: u64 = u64::MAX;
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Open {
-    /// Id of the span's place in the code, id of this place's schema, and number of words of the begin.
+    /// Index of the span's place in the code, index of this place's schema, and number of words of the begin.
     kind: AtomicU64,
     /// Upper 32 bits: id of the thread inside the span. Lower 32 bits: number of nested entries of this
     /// thread. 0 if no thread is inside the span.
     inside: AtomicU64,
-    /// Thread of the first entry. 0: the span was not entered.
+    /// Thread of the first entry. 0 if the span was not entered.
     first: AtomicU32,
     /// Whether the span was entered again after its first entry.
     is_again: AtomicU32,
@@ -67,7 +67,8 @@ impl Open {
         }
     }
 
-    /// Returns the numbers of the place in the code and of its schema, and the words.
+    /// Returns the index of the place in the code, the index of the place's schema, and the words of the
+    /// begin.
     #[inline]
     pub fn get(&self) -> (u16, u8, AtomicWords<'_>) {
         let kind = self.kind.load(Relaxed);
@@ -75,7 +76,7 @@ impl Open {
         (kind as u16, (kind >> 16) as u8, AtomicWords(&self.words[..len.min(WORDS)]))
     }
 
-    /// Returns the layer's number of the span.
+    /// Returns the id that the layer gave the span.
     #[inline]
     pub fn serial(&self) -> u64 {
         self.words[0].load(Relaxed)

@@ -121,7 +121,7 @@ pub struct Difference {
     pub all: Change,
     /// Difference of the 99th percentiles of the durations.
     pub p99: Change,
-    /// For the slowest 1 % of the regions: difference between the means of the two sides, by part.
+    /// For the slowest 1 % of the regions: difference between the means of the two sides, for each part.
     #[serde(serialize_with = "objects")]
     pub slowest: Vec<(Part, Change)>,
     /// Percentiles of the durations from 0 to 100, by side, in nanoseconds. Each percentile is the mean over

@@ -84,7 +84,7 @@ pub struct Agreement {
     pub constraints: usize,
     /// Number of constraints that the clock contradicts.
     pub contradicting: usize,
-    /// Constraint that the clock contradicts by most.
+    /// The constraint that the clock contradicts most.
     pub worst: Option<Contradicted>,
     /// Whether the constraints allow the rate of the described clock.
     pub has_possible_rate: bool,

@@ -43,8 +43,8 @@ pub enum Cause {
         /// Last name of the thread, if it is known. The program chooses the name: escape it.
         name: Option<String>,
         /// Number of names that the thread had while other threads waited for the thread; 0 if no name is
-        /// known. The first name of each thread is always counted, and at most 65,536 further names of all
-        /// threads together.
+        /// known. The first name of each thread is always counted. Of all further names, at most 65,536 are
+        /// counted for all threads together.
         names: u32,
         /// Session whose vCPU or program the thread runs: an index of
         /// [`Regions::sessions`](super::Regions::sessions).

@@ -17,7 +17,7 @@ pub(super) const UNKNOWN: Life = Life::MAX;
 pub(super) struct Lives {
     /// Lives by thread number. The memory is allocated when the first thread ends.
     all: Box<[Life]>,
-    /// Numbers of threads that had a CPU since the previous thread with the same number ended.
+    /// Ids of threads that had a CPU since the previous thread with the same id ended.
     seen: Tids,
 }
 

@@ -61,7 +61,8 @@ impl Path {
         }
     }
 
-    /// Makes a path whose steps come later from the path of the region's thread: see [`Path::set_walked`].
+    /// Makes a path without steps. [`Path::set_walked`] later takes the steps from the path of the region's
+    /// thread.
     pub fn walked() -> Path {
         Path { is_walked: true, ..Path::new(false, None) }
     }

@@ -229,7 +229,8 @@ struct Lost {
 struct OfSession {
     /// Number of open spans.
     open: usize,
-    /// Keys and numbers of all open spans and of some ended spans, in the order in which the spans began.
+    /// Keys and serial numbers of all open spans and of some ended spans, in the order in which the spans
+    /// began.
     begun: VecDeque<(Key, u64)>,
     lost: HashMap<Process, Lost>,
     /// Places that lost events and had no event since then, with the process of each place. The client at

@@ -1,8 +1,8 @@
 //! Writes trace.dat, version 7: the file of trace-cmd(1) and KernelShark.
 //!
 //! A file consists of a head, sections, and options that refer to the sections, see trace-cmd.dat.v7(5). In
-//! two points, the manual page differs from the programs trace-cmd 3.1 to 3.3. This module does the same as
-//! the programs: the size of a section has 64 bits, and the option BUFFER has the size of a page.
+//! two points, the manual page differs from the programs trace-cmd 3.1 to 3.3. In these points, this module
+//! follows the programs: the size of a section has 64 bits, and the option BUFFER has the size of a page.
 
 use crate::clock::Clock;
 use crate::error::Error;

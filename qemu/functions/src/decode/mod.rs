@@ -12,7 +12,7 @@ pub use stack_pointer::{StackPointerChange, stack_pointer_change};
 /// function.
 ///
 /// Linux fills the return buffer with calls to nearby code, and position-independent code reads the program
-/// counter by such a call.
+/// counter with such a call.
 pub const AHEAD: u64 = 32;
 
 /// Instruction set of a guest.

@@ -15,7 +15,7 @@ const NONE: u32 = u32::MAX;
 /// Paths of one task's calls, as a tree.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
-    /// For each path: the number of the calling function's path, and the address of the innermost function
+    /// For each path: the id of the calling function's path, and the address of the innermost function
     nodes: Vec<(u32, u64)>,
     numbers: HashMap<(u32, u64), u32>,
     /// Number of times that there was no room for another path

@@ -35,7 +35,8 @@ pub trait Events: 'static {
 }
 
 unsafe extern "C" {
-    // Each function has one of two types. The version that QEMU passes decides which type.
+    // Each function has one of two types. The version that QEMU passes decides which of the two types the
+    // function has.
     fn qemu_plugin_register_vcpu_tb_trans_cb();
     fn qemu_plugin_register_vcpu_init_cb();
     fn qemu_plugin_register_vcpu_idle_cb();

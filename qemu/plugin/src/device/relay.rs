@@ -97,7 +97,7 @@ impl Entry {
         load(entry).or_else(|| make(segment, index, entry))
     }
 
-    /// Finds the vCPU with this number, if this vCPU has stored to a register.
+    /// Finds the vCPU with this index, if this vCPU has stored to a register.
     pub fn find(index: u32) -> Option<&'static Entry> {
         load(TABLE.get(index as usize)?)
     }
@@ -162,7 +162,7 @@ impl Vcpu {
             self.missed = now;
             return None;
         };
-        // The guest may have replaced the mapping of the last point's pages by another mapping.
+        // The guest may have replaced the mapping of the last point's pages with another mapping.
         self.last = None;
         self.ranges.rotate_right(1);
         self.ranges[0] = range;

@@ -38,7 +38,7 @@ pub enum JumpTarget {
     Function,
     /// First byte of a thunk. Other functions use a thunk for a call, a jump or a return.
     Thunk,
-    /// A stub by which a program calls a function of a library.
+    /// A stub through which a program calls a function of a library.
     Stub,
     /// Any other place, such as an address without a symbol.
     Other,

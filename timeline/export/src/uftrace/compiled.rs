@@ -17,8 +17,8 @@ use hypertrace_timeline::{
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-/// First number for tracks that cannot have the number of their thread, because the number is unknown or
-/// belongs to another track.
+/// First id for tracks that cannot have the id of their thread, because the thread's id is unknown or belongs
+/// to another track.
 const FIRST_NUMBER: u32 = 1_000_000_000;
 
 /// Writes the functions of sessions into a new or empty directory. Each thread has a track, and the thread's

@@ -147,9 +147,9 @@ impl GuestTscs {
         GuestTscs { said, of_kvm, cpus, ..GuestTscs::default() }
     }
 
-    /// Returns whether a TSC puts events of the guest's kernel outside of guest mode. The TSC does so if no
-    /// thread can have run a CPU of the guest. The TSC also does so if two CPUs of the guest have the same
-    /// thread as their only possible thread.
+    /// Returns whether a TSC puts events of the guest's kernel outside of guest mode. This is the case if no
+    /// thread can have run a CPU of the guest, or if two CPUs of the guest have the same thread as their only
+    /// possible thread.
     fn is_outside(&self, tsc: GuestTsc) -> bool {
         let mut taken = BTreeMap::new();
         self.cpus.iter().filter(|cpu| cpu.tsc == tsc).any(|cpu| match cpu.threads[..] {

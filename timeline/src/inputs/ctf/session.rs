@@ -291,7 +291,7 @@ fn add_stream_files(dir: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
     for entry in entries {
         let entry = entry.map_err(Error::io(&ctf))?;
         let name = entry.file_name();
-        // Files with a leading dot are being created.
+        // Files whose names begin with a dot are being created.
         if name.as_encoded_bytes().starts_with(b".") {
             continue;
         }

@@ -338,7 +338,7 @@ impl StreamInput<'_> {
             let has_error =
                 |ticks: &Ticks<'_>| late > 0 || ticks.has_error(record.timestamp, bound);
             // The first event of each holder is never left out, because this event ends the name of the
-            // holder before.
+            // previous holder.
             let (is_lease, holder) = (record.class.id == id::LEASE, packet.lease_token);
             let named = if is_lease { Lease::of(&record).token } else { Some(holder) };
             let is_of_holder = self.token == Some(holder);

@@ -610,7 +610,7 @@ fn header_info(bytes: &mut Bytes<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Reads the names of threads: lines of a number and a name.
+/// Reads the names of threads: lines of a thread id and a name.
 fn comms(bytes: &mut Bytes<'_>) -> Result<Vec<(u32, Box<str>)>> {
     let len = bytes.u64("the length of the threads' names")?;
     let text = String::from_utf8_lossy(bytes.take(len, "the threads' names")?);

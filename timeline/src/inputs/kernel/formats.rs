@@ -84,7 +84,7 @@ impl Formats {
         Ok(())
     }
 
-    /// Returns the number of an event's text, counted from 1. Returns 0 if there is no text for the event.
+    /// Returns the index of an event's text, counted from 1. Returns 0 if there is no text for the event.
     fn number(&self, id: u16) -> u32 {
         let [upper, lower] = places(id);
         let number = self.by_id.get(upper).and_then(|part| part.get(lower));
