@@ -494,7 +494,7 @@ macro_rules! event_type {
             const NAME: &'static str = $name;
             const FIELDS: &'static [&'static str] = &[$(stringify!($field)),*];
         }
-        // Only on Linux, because programs for other systems have linker scripts of their own.
+        // The note exists only on Linux, because programs for other systems have linker scripts of their own.
         #[cfg(target_os = "linux")]
         const _: () = {
             use $crate::event::{Note, Site, note_size};

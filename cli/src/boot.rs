@@ -316,8 +316,8 @@ fn record_one(args: &Args, out: &Folder, name: &str, console: &str) -> Result<()
     Ok(())
 }
 
-/// Waits for a recorder. A signal, the limit or the stage that `look` has seen ends the recorder's VMM. The
-/// second result is whether the signal, the limit or the stage has ended the VMM.
+/// Waits for a recorder. Three events make this function end the recorder's VMM: a signal, the limit, and the
+/// stage that `look` sees. The second result is whether the signal, the limit or the stage has ended the VMM.
 fn wait(
     child: &mut Child,
     limit: Option<Duration>,

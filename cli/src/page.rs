@@ -73,7 +73,8 @@ impl PageFile {
     }
 }
 
-/// File, private to its user, that appears under its name when the file is whole, or not at all.
+/// A file that only its user can read. The file appears under its name when the file is whole; otherwise the
+/// file never appears.
 #[derive(Debug)]
 pub struct WholeFile {
     file: File,

@@ -37,8 +37,8 @@ pub struct BarChange {
     pub region: Region,
     /// Guest-physical address before the change, if the BAR was decoded then.
     pub from: Option<u64>,
-    /// Guest-physical address now, if the BAR is decoded. The guest may have chosen an address over RAM, over
-    /// another device, or where nothing can be mapped.
+    /// Guest-physical address after the change, if the BAR is decoded then. The guest may have chosen an
+    /// address over RAM, over another device, or where nothing can be mapped.
     pub to: Option<u64>,
 }
 

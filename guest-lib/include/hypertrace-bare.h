@@ -839,7 +839,7 @@ static inline bool hypertrace_bare_emit(struct hypertrace_bare *client,
     return hypertrace_bare_record_(client, event, args, count, 0);
 }
 
-/* Writes the slot, and stores the point's number to EMIT. The caller has begun an emit. */
+/* Writes the slot, and stores the point's sequence number to EMIT. The caller has begun an emit. */
 static inline void hypertrace_bare_fire_(struct hypertrace_bare *client,
                                          const struct hypertrace_bare_event *event, uint64_t now,
                                          const uint64_t *args, uint32_t count) {

@@ -251,7 +251,7 @@ pub(crate) unsafe fn read_config(at: *const u8) -> ConfigPage {
 /// # Safety
 /// `bytes` bytes are mapped at `at`, aligned, and never unmapped.
 unsafe fn words(at: *mut u8, bytes: u64) -> &'static [AtomicU64] {
-    // SAFETY: the caller's promise; shared memory is only ever accessed by
-    // atomic operations on this side.
+    // SAFETY: the caller promises the mapping, and this side accesses shared memory with atomic operations
+    // only.
     unsafe { core::slice::from_raw_parts(at.cast(), (bytes / WORD) as usize) }
 }

@@ -64,8 +64,8 @@ impl<'m> Client<'m> {
     ///
     /// `state` is private memory of this client, and `token` a nonzero number that no other holder has. The
     /// lease announces the channel's clock. Reference points carry the number of a CPU. In a kernel, where
-    /// `info.pid` is 0, and without the feature `std`, this number is `info.tid`. In all other cases, it is
-    /// the CPU that the calling thread runs on.
+    /// `info.pid` is 0, and without the feature `std`, this number is `info.tid`. In all other cases, this
+    /// number is the CPU on which the calling thread runs.
     ///
     /// # Errors
     /// If the device has no such client.

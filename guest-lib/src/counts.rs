@@ -113,7 +113,7 @@ mod tests {
         PUBLISHERS.fetch_add(1, SeqCst);
         scope(|scope| {
             scope.spawn(|| {
-                // Stands for a busy machine, which gives the thread no CPU for a while.
+                // The sleep stands for a busy machine, which gives the thread no CPU for a while.
                 sleep(Duration::from_millis(400));
                 total.fetch_add(3, SeqCst);
                 PUBLISHERS.fetch_sub(1, SeqCst);

@@ -142,7 +142,7 @@ impl Follow {
         locked.unwrap_or(true)
     }
 
-    /// Gives `each` the losses that belong to no stream. The caller must call this method only after the
+    /// Passes to `each` the losses that belong to no stream. The caller must call this method only after the
     /// session has ended.
     ///
     /// # Errors

@@ -146,8 +146,9 @@ impl Triggers {
                 }
                 Action::Call(callback) => {
                     let fired = Fired { rule: rule.number, client, seq, host_time };
-                    // `pass` wakes the worker. This thread does not, because a wake-up takes a system call.
-                    // The drop of a job frees no memory, because the table still holds the callback.
+                    // `pass` wakes the worker. This thread does not wake the worker, because a wake-up takes
+                    // a system call. The drop of a job frees no memory, because the table still holds the
+                    // callback.
                     if self.queue.jobs.push((Arc::clone(callback), fired)).is_err() {
                         self.queue.dropped.fetch_add(1, Relaxed);
                     }

@@ -36,7 +36,7 @@ pub const LOST_UNATTACHED: u64 = 192;
 /// different kernels. Before a process of a new boot uses the segment, the process stores the boot's number
 /// in this word. The process then waits until [`BOOT_SEEN`] has the same value.
 pub const BOOT: u64 = 256;
-/// u64 in page L: id of the guest's boot. The host takes only records of this boot..
+/// u64 in page L: the number of a guest's boot. The host takes only records of this boot..
 pub const BOOT_SEEN: u64 = 320;
 /// u64 in page L: [`ConfigPage::end_mark`](crate::config::ConfigPage::end_mark) once the host has ended and
 /// has taken the last records. Programs ignore all other values, so that a stray store does not end their

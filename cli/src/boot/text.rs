@@ -405,8 +405,8 @@ pub fn compared(of: &[Recorded], other: &[Recorded]) -> String {
     out
 }
 
-/// Returns the exits that are clearly more in each boot of `many` than in each boot of `few`, with the
-/// difference of the least times and of the numbers. The largest difference of times comes first.
+/// Returns the exits that are clearly more frequent in each boot of `many` than in each boot of `few`, with
+/// the difference of the least times and of the numbers. The largest difference of times comes first.
 fn more_exits<'a>(few: &Column, many: &'a Column) -> Vec<(u64, u64, &'a str)> {
     let touched = many.exits.iter().flat_map(BTreeMap::keys).collect::<BTreeSet<_>>();
     let more = touched.into_iter().filter_map(|what| {

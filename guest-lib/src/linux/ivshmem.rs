@@ -70,7 +70,7 @@ pub(super) fn open(function: &Path, options: &Options) -> Result<Opened, OpenErr
 fn is_boot_seen(host: &LocalHost, options: &Options) -> bool {
     let boot = boot(options);
     for _ in 0..MAX_MS {
-        // ORDERING: pairs with the host's Release store, after it has emptied the rings.
+        // ORDERING: pairs with the Release store that the host makes after the host has emptied the rings.
         if host.pages.boot_seen().load(Ordering::Acquire) == boot {
             return true;
         }

@@ -86,9 +86,9 @@ pub fn host_has_ended() -> bool {
     process::has_host_ended()
 }
 
-/// Returns the span during which the host records this process, by W3C's Trace Context: the program's own
-/// tracing can continue that trace. The span's `to_string()` is the value of a `traceparent` header. Looks
-/// for the device if no event has looked for it.
+/// Returns the span during which the host records this process, as W3C's Trace Context defines a span: the
+/// program's own tracing can continue that trace. The span's `to_string()` is the value of a `traceparent`
+/// header. Looks for the device if no event has looked for it.
 ///
 /// Returns `None` if there is no device, or if the host has no such span. The span is read when this process
 /// opens the device, and stays the same in a VM that is restored from a snapshot later.

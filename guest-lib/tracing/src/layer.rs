@@ -34,8 +34,8 @@ const EVENT_WORDS: usize = 128;
 /// Limits of an event's record. Besides the event's fields, the record has the target, the current span, and
 /// the number of bytes that were cut off.
 const OF_EVENT: Limits = Limits { fields: Shape::FIELDS - 3, text: 512, spare: 1 };
-/// Limits of a span's record. Besides the span's fields, the record has the span's number, the parent's
-/// number, and the target.
+/// Limits of a span's record. Besides the span's fields, the record has the span's id, the parent's id, and
+/// the target.
 const OF_SPAN: Limits = Limits { fields: Shape::FIELDS - 3, text: 64, spare: 0 };
 /// Number of words of a begin without fields.
 const PLAIN: usize = 2;

@@ -159,8 +159,8 @@ impl<'a> Claim<'a> {
         &self.open.words
     }
 
-    /// Keeps a span of `words` words. `callsite` is the number of the span's place in the code, and `schema`
-    /// is the number of the span's schema.
+    /// Keeps a span of `words` words. `callsite` is the index of the span's place in the code, and `schema`
+    /// is the index of the span's schema.
     #[inline]
     pub fn keep(self, id: u64, callsite: u16, schema: u8, words: usize) {
         let kind = u64::from(callsite) | u64::from(schema) << 16;

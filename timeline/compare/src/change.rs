@@ -19,7 +19,7 @@ pub const CONFIDENCE: f64 = 0.95;
 /// Statistical power for which [`Difference::smallest_ns`] is computed.
 pub const POWER: f64 = 0.8;
 
-/// A difference of means over runs: the second side's mean less the first side's.
+/// A difference of means over runs: the second side's mean minus the first side's mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Change {
     /// Mean of the first side's runs in nanoseconds.
@@ -124,8 +124,8 @@ pub struct Difference {
     /// For the slowest 1 % of the regions: difference between the means of the two sides, for each part.
     #[serde(serialize_with = "objects")]
     pub slowest: Vec<(Part, Change)>,
-    /// Percentiles of the durations from 0 to 100, by side, in nanoseconds. Each percentile is the mean over
-    /// the side's runs.
+    /// Percentiles of the durations from 0 to 100, for each side, in nanoseconds. Each percentile is the mean
+    /// over the side's runs.
     pub percentiles_ns: [Vec<f64>; 2],
     /// Typical mean of each run, by side, in nanoseconds.
     pub points_ns: [Vec<f64>; 2],

@@ -3,7 +3,8 @@
 //! Escaping of guest strings for terminals, and for readers of JSON, HTML and CSV.
 //!
 //! A guest's strings are arbitrary. Unescaped strings could move the cursor, rename the window, hide text or
-//! reverse a line's reading order. So a character that is not plainly visible is replaced by its number.
+//! reverse a line's reading order. So a character that is not plainly visible is shown as the number of the
+//! character.
 
 use std::fmt::{self, Write};
 

@@ -76,8 +76,8 @@ struct Process {
 }
 
 impl Process {
-    /// Returns whether the process was created at the time `ts` or shortly before. The kernel cannot use a
-    /// number for another process within such a short time.
+    /// Returns whether the process was created at the time `ts` or shortly before. The kernel cannot use an
+    /// id for another process within such a short time.
     fn is_made_at(&self, ts: i64) -> bool {
         self.made.is_some_and(|made| ts - made < SAME)
     }
@@ -141,7 +141,7 @@ struct Pass<'a> {
     lost: HashSet<(usize, u32)>,
     /// Threads that have ended.
     ended: HashSet<u32>,
-    /// Unix time of the last event of each CPU, by trace and number of the CPU.
+    /// Unix time of the last event of each CPU. The key is the trace and the CPU's id.
     last: HashMap<(usize, u32), i64>,
     has_lost: bool,
     has_entries: bool,

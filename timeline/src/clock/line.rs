@@ -32,8 +32,8 @@ pub(crate) struct Line {
     of_kvm: Option<(i64, i64)>,
 }
 
-/// The lines by which a client's times are mapped: either the lines from KVM, in order of time and without
-/// overlaps, or the single line from the VMM.
+/// The lines from which a client's times are computed: either the lines from KVM, in order of time and
+/// without overlaps, or the single line from the VMM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lines {
     all: Arc<[Line]>,

@@ -162,7 +162,7 @@ enum Cpu {
     Unclear,
 }
 
-/// The account of a thread, which must get all marks in order of time.
+/// The account of a thread, which must receive all marks in order of time.
 #[derive(Debug)]
 pub struct Account {
     /// Part of the mode [`Mode::Guest`].

@@ -128,7 +128,7 @@ type Comm = [u8; COMM];
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Thread {
     pub tid: u32,
-    /// Index of the kernel's trace, because another machine may have a thread with the same number.
+    /// Index of the kernel's trace, because another machine may have a thread with the same id.
     pub trace: u16,
     /// Life of the number. Threads that had the same number one after another have different lives.
     pub life: Life,

@@ -426,8 +426,8 @@ impl Cpus {
     }
 
     /// Finds the threads that had a CPU while the thread `next` was ready and waited for the CPU. The entries
-    /// of `found` are in order. Each entry has the end of a thread's time, and the thread's number among
-    /// causes. There are at most `most` threads: earlier time gets [`Unknown::TooMany`].
+    /// of `found` are in order. Each entry has the end of a thread's time, and the thread's index in
+    /// [`Causes`]. There are at most `most` threads: earlier time gets [`Unknown::TooMany`].
     fn before(
         &self,
         next: Next,

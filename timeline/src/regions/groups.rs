@@ -194,7 +194,8 @@ impl Groups {
         let has_any = |group: &Group| group.count > 0 || group.not_counted.iter().any(|n| *n > 0);
         let numbers = self.all.len();
         self.all.retain(has_any);
-        // The samples refer to groups by number, so the numbers change with the order.
+        // The samples refer to groups by the index of the group, so the indices in the samples change with
+        // the order.
         self.all.sort_by(|a, b| key(a).cmp(&key(b)));
         let mut places = vec![0; numbers];
         for (place, group) in self.all.iter().enumerate() {

@@ -645,7 +645,7 @@ fn guests(json: &SessionJson, kernels: &BTreeSet<u32>) -> HashMap<u32, Side> {
 }
 
 /// Returns the slot of a thread. Guests' threads begin at another slot than the host's threads, because most
-/// numbers of threads are small on each machine.
+/// thread ids are small on each machine.
 fn slot(side: Side, tid: u32) -> usize {
     let of_guest = side.guest().map_or(0, |clock| TID_SLOTS / 2 + clock as usize * 61);
     (tid as usize + of_guest) % TID_SLOTS

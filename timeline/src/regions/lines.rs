@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 #[cfg_attr(test, derive(serde::Deserialize))]
 #[non_exhaustive]
 pub struct Summary {
-    /// Number of regions that are left out, by [`LeftOut`].
+    /// For each [`LeftOut`], the number of regions that are left out for this reason.
     pub left_out: BTreeMap<String, u64>,
     /// As [`Regions::steal_ms`].
     pub steal_ms: Option<u64>,

@@ -22,7 +22,7 @@ pub(super) struct Lives {
 }
 
 impl Lives {
-    /// Returns the life of the thread that now has the number `tid`.
+    /// Returns the life of the thread that now has the id `tid`.
     pub fn of(&self, tid: u32) -> Life {
         self.all.get(tid as usize).copied().unwrap_or(0)
     }

@@ -144,7 +144,7 @@ pub struct Options {
     /// Maximum number of regions; `None`: [`MAX_REGIONS`].
     pub most_regions: Option<usize>,
     /// Threads of the host whose intervals are kept even if no region is on the thread. Each entry has the
-    /// thread's number, and the vCPU's number if the thread runs a vCPU.
+    /// thread's id, and the vCPU's index if the thread runs a vCPU.
     pub threads: Vec<(u32, Option<u32>)>,
 }
 

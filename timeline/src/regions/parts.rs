@@ -206,7 +206,7 @@ pub struct Sums {
     moves: u32,
 }
 
-/// How the time of a region divides: the thread's sums at the region's end less the sums at the region's
+/// How the time of a region divides: the thread's sums at the region's end minus the sums at the region's
 /// begin.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Divided {

@@ -229,7 +229,7 @@ impl History {
     /// Processes the event that a thread started another thread.
     pub fn started(&mut self, time: i64, task: Task, by: u32) {
         let at = self.threads.get(&by).map_or(NONE, |last| last.at);
-        // The old entry goes, because another thread may have had the same number.
+        // The old entry is removed, because another thread may have had the same id.
         let made = self.threads.remove(&task.tid()).filter(|last| last.at == NONE);
         self.push(time, task, Kind::Started(by, at));
         if let Some(last) = self.threads.get_mut(&task.tid()) {

@@ -114,7 +114,7 @@ pub(super) struct Role {
     pub ends: Option<u32>,
     /// Field with the region's id.
     id: Option<u16>,
-    /// Field of the value that regions are grouped by.
+    /// Field whose value determines the group of a region.
     pub by: Option<u16>,
     /// What the event means for a span.
     pub span: Option<OfSpan>,

@@ -86,8 +86,9 @@ impl Anchor {
         (0..READINGS).map(|_| sample()).fold(sample(), shorter).1
     }
 
-    /// Returns the counter's ticks per second between this instant and a later instant, by
-    /// CLOCK_MONOTONIC_RAW. Returns `None` if no counter can have this frequency.
+    /// Returns the counter's ticks per second between this instant and a later instant, as
+    /// CLOCK_MONOTONIC_RAW measures the time between them. Returns `None` if no counter can have this
+    /// frequency.
     pub fn frequency_until(&self, later: &Anchor) -> Option<u64> {
         let ns = later.monotonic_ns - self.monotonic_ns;
         let ticks = i128::from(later.raw.checked_sub(self.raw)?);

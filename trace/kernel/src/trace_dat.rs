@@ -166,7 +166,7 @@ pub(crate) struct PageRange {
 /// Contents of a completed file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Contents {
-    /// Number of events by CPU, for each of [`Ending::buffers`]
+    /// For each of [`Ending::buffers`], the number of events of each CPU
     pub events: Vec<BTreeMap<u32, u64>>,
     /// Damage of the data. The file lacks the damaged parts
     pub damage: Vec<String>,

@@ -272,8 +272,8 @@ impl<E: FnMut(&str) -> Result<String, String>> Server<E> {
         }
     }
 
-    /// Waits until one of `fds` is ready, a signal arrives or the time is over. The returned array has a true
-    /// for each descriptor that is ready. Returns `None` if the monitor ends.
+    /// Waits until one of `fds` is ready, a signal arrives or the time is over. The returned array has the
+    /// value true for each descriptor that is ready. Returns `None` if the monitor ends.
     fn poll<const N: usize>(
         &self,
         fds: [PollFd<'_>; N],

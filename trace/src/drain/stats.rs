@@ -223,7 +223,7 @@ impl Failures {
         !self.failing.is_empty()
     }
 
-    /// Notes that a write of `whose` worked, so that its next failure is reported again.
+    /// Notes that a write of `whose` worked, so that the next failure of `whose` is reported again.
     #[inline]
     pub fn worked(&mut self, whose: usize) {
         if !self.failing.is_empty() {

@@ -65,8 +65,8 @@ impl Engine {
                 (HostConsumer::new(Arc::clone(ring)), source(number, Some(Account::Host)))
             })
             .collect();
-        // The threads without a ring have the number that follows the numbers of the host rings. So the
-        // numbers of the relays begin one later.
+        // The threads without a ring have the number that follows the numbers of the host rings. So the first
+        // relay has the number after that.
         let first = hosts.len() as u32 + 1;
         let relays = first..first + relays.min(MAX_CLIENTS);
         let relays = relays.map(|number| source(number, None)).collect();

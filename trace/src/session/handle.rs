@@ -290,7 +290,7 @@ impl Session {
         Ok(Matched { declared: set_declared(pattern, on), guest })
     }
 
-    /// Adds a [trigger](crate::trigger), and returns its number.
+    /// Adds a [trigger](crate::trigger), and returns the rule's id.
     ///
     /// # Errors
     /// If `rule` is no trigger, or names a file or a callback that does not exist.

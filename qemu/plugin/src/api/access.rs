@@ -6,7 +6,7 @@
 use super::symbol::Symbol;
 use std::ffi::{c_uint, c_void};
 
-/// Function that QEMU calls after an access. The arguments are the number of the vCPU, the access, the guest
+/// Function that QEMU calls after an access. The arguments are the index of the vCPU, the access, the guest
 /// address of the access, and the word that the plugin passed at the registration.
 pub type AccessCallback = extern "C" fn(c_uint, Access, u64, *mut c_void);
 

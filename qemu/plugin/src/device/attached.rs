@@ -22,7 +22,7 @@ pub struct Attached {
     geometry: Geometry,
     /// The clock epoch, from the config page.
     pub epoch: u64,
-    /// Number of relays. The relays are the clients whose numbers are less than this number.
+    /// Number of relays. The relays are the clients whose ids are less than this number.
     pub relays: u32,
     /// Offset of the first client's registers in the file.
     registers: u64,

@@ -163,7 +163,7 @@ impl Holder {
 /// the host.
 type Source = (usize, Option<u32>, u32);
 
-/// Key of a span of the crate `tracing`: the session, the process that made the span, and the span's number.
+/// Key of a span of the crate `tracing`: the session, the process that made the span, and the span's id.
 type SpanKey = (usize, Option<i128>, u64);
 
 /// The contexts of spans of the crate `tracing`.

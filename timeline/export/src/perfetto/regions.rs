@@ -30,8 +30,8 @@ pub enum States {
 #[derive(Debug, Default)]
 struct Thread {
     machine: u64,
-    /// Numbers of the thread's track of states and of its track of exits; 0 if the thread does not have the
-    /// track yet.
+    /// Ids of the thread's track of states and of its track of exits; 0 if the thread does not have the track
+    /// yet.
     track: u64,
     exits: u64,
     /// End and part of the last interval.

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 /// The CPUs in guests' traces for which the host's thread is proven.
 pub(super) struct Vcpus {
     states: States,
-    /// CPUs by index of the trace and number of the CPU.
+    /// CPUs. The key is the index of the trace and the CPU's id.
     all: HashMap<(usize, u32), Vcpu>,
 }
 

@@ -41,8 +41,8 @@ const REFERENCES: usize = 4;
 pub struct ClockMaps {
     clocks: BTreeMap<u32, Maps>,
     unusable: u64,
-    /// Numbers of constraints from the kernel's trace: the number that is used, and the number that is left
-    /// out. `None` if there is no trace.
+    /// How many constraints from the kernel's trace are used, and how many are left out. `None` if there is
+    /// no trace.
     of_kernel: Option<(usize, usize)>,
     seats: BTreeMap<u32, Vec<Seat>>,
     /// Whether times are from the writer's estimates in `session.json` instead of maps.

@@ -545,7 +545,7 @@ impl KernelTrace {
         self.file.formats.names()
     }
 
-    /// Returns the format with this number, if an event of that format was read before.
+    /// Returns the format with this index, if an event of that format was read before.
     pub(crate) fn format(&self, number: u32) -> Option<&Format> {
         self.file.formats.numbered(number)
     }
@@ -816,8 +816,8 @@ pub(crate) fn inputs<'a>(
     inputs.map(boxed).collect()
 }
 
-/// Returns the inputs that have the scheduling of the trace with this number. If the trace has a buffer of
-/// all threads, only the inputs of this buffer are returned. Otherwise, all inputs of the trace are returned.
+/// Returns the inputs that have the scheduling of the trace with this index. If the trace has a buffer of all
+/// threads, only the inputs of this buffer are returned. Otherwise, all inputs of the trace are returned.
 pub(crate) fn inputs_of_scheduling<'a>(
     number: usize,
     trace: &'a KernelTrace,

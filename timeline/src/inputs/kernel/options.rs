@@ -69,7 +69,7 @@ pub(crate) struct Options {
     pub uname: Option<String>,
     pub shift: Option<Arc<TimeShift>>,
     pub guests: Vec<Guest>,
-    /// Counters of each CPU of a buffer, by the buffer's name.
+    /// For each name of a buffer, the counters of each CPU of the buffer.
     counters: BTreeMap<(Arc<str>, u32), Counters>,
     /// Name of the buffer to which the counters in the next options belong.
     counted: Arc<str>,
