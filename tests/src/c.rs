@@ -69,7 +69,7 @@ pub fn compiler() -> Option<Compiler> {
     Some(Compiler::new("gcc", capability::program("gcc")?, Language::C11, library()))
 }
 
-/// Finds the compiler for aarch64 and builds its library, or reports what is missing.
+/// Finds the compiler for aarch64 and builds the library for aarch64, or reports what is missing.
 pub fn aarch64() -> Option<Compiler> {
     let program = capability::program_of("aarch64-gcc", "aarch64-linux-gnu-gcc")?;
     let rustc = capability::program_of("aarch64-rust", "aarch64-rustc")?;

@@ -130,7 +130,7 @@ fn also_of_corrupted_clients(dir: &Path, mut each: impl FnMut(Event)) -> u64 {
 #[track_caller]
 pub fn check_four_threads(dir: &Path, events: u64, points: u64) {
     let every = every(events, points);
-    // Numbers of the next step, commit and acknowledged point of each thread.
+    // Sequence numbers of the next step, commit and acknowledged point of each thread.
     let mut next = [[0u64; 3]; THREADS as usize];
     self::events(dir, |event| {
         let (at, kind) = match &*event.name {

@@ -10,8 +10,8 @@ use std::time::Duration;
 use crate::capability;
 use crate::namespace::Mount;
 
-/// Prefix of the names of instances. An instance's name ends with the number of the instance's process, and
-/// with the instance's number in this process.
+/// Prefix of the names of instances. An instance's name ends with the id of the instance's process, and with
+/// the serial number of the instance in this process.
 const PREFIX: &str = "hypertrace-";
 
 /// Event of the kernel's trace.

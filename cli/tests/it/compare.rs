@@ -48,7 +48,8 @@ fn region(typical: Typical) -> Box<Region> {
     })
 }
 
-/// Returns a run whose program took `program_ns` longer, and waited `hog_ns` longer for a CPU.
+/// Returns a run in which the program took `program_ns` longer than usual, and waited `hog_ns` longer than
+/// usual for a CPU.
 fn made(number: u32, program_ns: f64, hog_ns: f64) -> Run {
     // Runs differ a little, each in its own way.
     let luck = f64::from(number * 7919 % 13) * 30.0;

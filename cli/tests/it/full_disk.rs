@@ -1,4 +1,4 @@
-//! `demo` on disks that are too small: the number of lost events is the number of missing ones.
+//! `demo` on disks that are too small: the number of lost events is the number of missing events.
 
 use std::fs;
 

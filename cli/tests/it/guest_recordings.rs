@@ -153,8 +153,9 @@ fn a_command_that_shows_a_recording_writes_nothing() {
     assert_eq!(names(&session), before);
 }
 
-/// As a program, begins many recordings and sends some, in two threads. One of these threads has the client
-/// that the thread of the last recording gets afterwards. The other thread has another client.
+/// Plays a program: two threads begin many recordings, and send some of these recordings. One of these
+/// threads has the client that the thread of the last recording gets afterwards. The other thread has another
+/// client.
 fn noisy_program() {
     let noise = || {
         for number in 0..40 {

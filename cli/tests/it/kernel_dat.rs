@@ -388,7 +388,7 @@ fn text(instance: &Instance, event: &str) -> String {
 fn raw_pages(dir: &Path) -> Vec<Vec<u8>> {
     let mut cpus: Vec<PathBuf> =
         fs::read_dir(dir.join("per_cpu")).unwrap().map(|entry| entry.unwrap().path()).collect();
-    // Sorting by length first gives cpu0, cpu1, .., cpu10.
+    // The shortest names come first, so the order is cpu0, cpu1, .., cpu10.
     cpus.sort_by_key(|path| (path.as_os_str().len(), path.clone()));
     let read = |path: PathBuf| {
         let mut options = OpenOptions::new();

@@ -133,8 +133,8 @@ fn the_kernel_of_a_guest_stands_beside_its_programs() {
 }
 
 /// Asserts that each numbered event was made while its thread had a CPU, as the switches that `forward` has
-/// sent show. Asserts also that there are more than `least` such events. Returns the number of switches, and
-/// the number of all events of the kernel.
+/// sent show. The function also asserts that there are more than `least` such events. Returns the number of
+/// switches, and the number of all events of the kernel.
 #[track_caller]
 pub fn check_cpus(session: &Path, least: u64) -> (usize, u64) {
     // Switches of the host's kernel are left out.

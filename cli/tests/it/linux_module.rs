@@ -453,8 +453,8 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Stores random numbers in a segment that a guest uses, until the guest has ended. Most numbers go to words
-/// that both sides share.
+/// Stores random numbers in a segment that a guest uses, until the guest has ended. Most of these numbers are
+/// stored in words that both sides share.
 fn corrupt(memory: &File, ended: &AtomicBool) {
     let load = |at: u64| {
         let mut word = [0; 8];

@@ -150,8 +150,8 @@ fn the_kernel_of_an_aarch64_guest_stands_beside_its_programs() {
 }
 
 /// Runs a script in the machine, in which a Linux guest of KVM runs `script_of_guest` with these programs.
-/// `script` gets the line that starts the guest, with a shared file as its device. Returns the console, or
-/// reports what is missing.
+/// `script` is called with the line that starts the guest, with a shared file as its device. Returns the
+/// console, or reports what is missing.
 #[track_caller]
 fn run_guest(
     programs: &[(&str, &Path)],

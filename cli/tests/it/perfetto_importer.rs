@@ -54,7 +54,7 @@ pub(crate) struct Imported {
     switches: (Switches, Switches),
 }
 
-/// Number of switches of each CPU. The key has the CPU's number, and says whether the CPU is a guest's.
+/// Number of switches of each CPU. The key has the CPU's id, and says whether the CPU is a guest's.
 type Switches = BTreeMap<(bool, u32), u64>;
 
 /// Exports sessions, and compares what the importer finds with the library. Returns `None`, with a report,

@@ -61,7 +61,7 @@ fn path(tracks: &BTreeMap<u64, &Value>, track: u64) -> Vec<String> {
     path
 }
 
-/// Returns the thread's number that the name of its track ends with.
+/// Returns the thread id at the end of the name of the thread's track.
 fn tid_of(track: &Value) -> u64 {
     let name = track["name"].as_str().unwrap();
     name.rsplit(['-', ' ', '/']).next().unwrap().parse().unwrap()

@@ -65,7 +65,7 @@ impl Python {
         (HYPERTRACE.report(&self.session()), ran.stderr)
     }
 
-    /// As [`Python::trace`], for a script without messages. Returns the regions by name.
+    /// Does the same as [`Python::trace`], for a script without messages. Returns the regions by name.
     #[track_caller]
     fn regions(&self, script: &str, arguments: &[&str]) -> Vec<(String, u64)> {
         let (_, said) = self.trace(script, arguments);

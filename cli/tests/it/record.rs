@@ -134,8 +134,8 @@ fn each_point_of_the_demo_stands_between_its_exit_and_the_next_run() {
     capability::used("kvm");
     let report = run(HYPERTRACE.command(["report", "--json"]).arg(&out)).ok();
     let mut vcpus = [Order::default(), Order::default()];
-    // The test tells threads apart by number, because the kernel may have lost a thread's name, and the
-    // threads of another VMM may have the same names.
+    // The test tells threads apart by id, because the kernel may have lost a thread's name, and the threads
+    // of another VMM may have the same names.
     let mut threads: BTreeMap<u64, usize> = BTreeMap::new();
     for line in report.lines() {
         let event: Value = serde_json::from_str(line).unwrap();
@@ -324,8 +324,8 @@ fn perf_records_where_the_kernels_trace_refuses() {
     }
 }
 
-/// Returns a command that may use neither the kernel's trace nor perf. On a stock Debian, this is so for
-/// every user but root. Returns `None`, with a report, if this machine cannot prevent the use.
+/// Returns a command that may use neither the kernel's trace nor perf. On a stock Debian, every user but root
+/// is denied both. Returns `None`, with a report, if this machine cannot prevent the use.
 fn command_without_kernel(arguments: &[&str]) -> Option<Command> {
     let command = HYPERTRACE.command(arguments);
     let mut command = match rustix::process::geteuid().is_root() {

@@ -362,7 +362,7 @@ fn the_most_that_a_hypervisor_took_from_regions_is_that_of_their_cpu() {
 
     // `regions` shows how much steal time each region can have had at most. The first region: its time until
     // the rise ended, and one step of the counter. The second region: one step. The third region ran on both
-    // CPUs: all of the steal time.
+    // CPUs, so all of the steal time can belong to this region.
     assert_eq!(shown(&of_cpu).0, [Some(37), Some(10), Some(40)]);
     let text = regions(made.path(), &["--name", "r1"]).stdout;
     assert!(text.contains("  at most 10.0ms of the time in the column all is steal time\n"));

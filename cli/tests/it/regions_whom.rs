@@ -70,9 +70,9 @@ fn until_asleep(tid: u32) {
     }
 }
 
-/// The program, which waits for hogs, for another thread of its own, for a timer and for a child. Writes for
-/// whom the program waited: its other thread, its children, and the time of each hog beside the first kind of
-/// region.
+/// The program, which waits for hogs, for another thread of its own, for a timer and for a child. The program
+/// writes the ids of the thread and the children for which it waited, and the time that each hog ran during
+/// the first kind of region.
 fn wait_for_others(argument: &str) {
     let mut words = argument.split(' ');
     let place = PathBuf::from(words.next().unwrap());

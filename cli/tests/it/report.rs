@@ -363,8 +363,8 @@ fn help_teaches_by_example() {
     for command in commands {
         let text = HYPERTRACE.run([command, "--help"]).ok();
         assert!(text.contains("Examples:") && text.contains("Exit code"), "{text}");
-        // The options stand between the introduction and the examples, and their lines fit the terminal
-        // instead.
+        // The options stand between the introduction and the examples, and the options' lines fit the
+        // terminal and not 80 columns.
         let (about, rest) = text.split_once("\nUsage: ").unwrap();
         let (_, examples) = rest.split_once("Examples:").unwrap();
         let wide = about.lines().chain(examples.lines()).find(|line| line.chars().count() > 80);

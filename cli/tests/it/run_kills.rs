@@ -201,7 +201,7 @@ fn sessions_recovered_from_forged_ring_positions_are_readable() {
         (head_was, 1 << 63),
         (head_was, head_was + 2),
         (u64::MAX, tail_was),
-        // A host that had no CPU has taken nothing yet.
+        // If a host had no CPU yet, the host has taken no records.
         (5, tail_was + 100),
         (1 << 40, 1 << 50),
     ]

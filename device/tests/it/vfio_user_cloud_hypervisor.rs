@@ -28,8 +28,8 @@ use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 /// The number of a command, the body of the command, and the body of the reply.
 type Exchange = (u16, &'static str, &'static str);
 
-/// `Client::new`, after the version: asks what the device has. The length at the beginning of GET_INFO
-/// includes the header.
+/// Exchanges of `Client::new` after the version: the client asks what the device has. The length at the
+/// beginning of GET_INFO includes the header.
 const FIND: &[Exchange] = &[
     (4, "20000000 00000000 00000000 00000000", "10000000 03000000 09000000 05000000"),
     (
@@ -136,7 +136,7 @@ const BOOT: &[Exchange] = &[
     (9, "0400000000000000 07000000 04000000", "0400000000000000 07000000 04000000 02000000"),
 ];
 
-/// The guest's library: loads the magic from the config page, and makes an event of client 1 by the 2016
+/// The guest's library: loads the magic from the config page, and makes an event of client 1 through the 2016
 /// interface.
 const TRACE: &[Exchange] = &[
     (
@@ -216,7 +216,7 @@ impl Vmm {
         message
     }
 
-    /// Makes an exchange with `sent` in the command. Returns the descriptor in the reply.
+    /// Sends a command, with the descriptor of `sent` if there is one. Returns the descriptor in the reply.
     fn exchange_with(&mut self, exchange: Exchange, sent: Option<&File>) -> Option<File> {
         let command = self.command(exchange);
         match sent {

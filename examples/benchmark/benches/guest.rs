@@ -24,7 +24,7 @@ const NULL: u64 = 0xc000_0000;
 /// Maximum time of a sample.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Index of the guest's result with the ticks of its regions.
+/// Index of the guest's result that holds the ticks of the guest's regions.
 const TICKS: usize = 0;
 
 /// The host of the guests, with a session for all samples.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! An exporter to its own format: a line for each region, with the parts of the region's time in nanoseconds.
+//! An exporter with a format of the example: a line for each region, with the parts of the region's time in
+//! nanoseconds.
 //!
 //! ```text
 //! $ region-lines SESSION..

@@ -4,8 +4,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::layout;
 
-/// Maximum number of vCPUs (or threads) of a program. [`Board`] and the space for stacks have room for so
-/// many.
+/// Maximum number of vCPUs (or threads) of a program. [`Board`] and the space for stacks have room for this
+/// number of vCPUs.
 pub const MAX_VCPUS: usize = 16;
 
 /// Number of words per vCPU on the [`Board`].
@@ -20,8 +20,8 @@ pub enum Program {
     Hello = 0,
     /// Checks floating-point sums, which show that SSE is on, and that every vCPU has its own registers.
     Sse,
-    /// Stores `params[0]` times, each time the next number from 0, to `params[1]` with width
-    /// `params[2]`.
+    /// Stores the numbers from 0 to `params[0]` - 1 one after the other to the address `params[1]`, each with
+    /// width `params[2]`.
     Store,
     /// Runs without an end.
     Hang,
@@ -52,8 +52,8 @@ pub enum Program {
     /// reference points through the library.
     MoveTraced,
     /// `events` rounds of a region for each way to spend time: in the guest for `params[1]` ticks, in the
-    /// VMM, asleep, and waiting for a CPU. `params[0]` is the address of a device of the VMM that knows these
-    /// ways ([`spend`](crate::spend)). If more than `params[2]` ticks pass between two readings of its
+    /// VMM, asleep, and waiting for a CPU. `params[0]` is the address of the VMM's device that spends time in
+    /// these ways ([`spend`](crate::spend)). If more than `params[2]` ticks pass between two readings of its
     /// counter, the guest assumes that it was away.
     Spend,
     /// `events` regions `store`, with ids from `params[1]` on. Each region has a load from `params[2]`, if

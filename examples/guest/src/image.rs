@@ -130,7 +130,7 @@ unsafe extern "C" fn memset(to: *mut u8, value: i32, bytes: usize) -> *mut u8 {
              options(nostack, preserves_flags));
     }
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: memset's contract; the direction flag is clear by the ABI.
+    // SAFETY: the caller keeps memset's contract; the ABI says that the direction flag is clear.
     unsafe {
         asm!("rep stosb", inout("rcx") bytes => _, inout("rdi") to => _, in("al") value as u8,
              options(nostack, preserves_flags));

@@ -1,4 +1,4 @@
-//! Setup of a PCI function as by firmware: finds the function, sizes its BARs, gives them addresses, and
+//! Sets up a PCI function as firmware does: finds the function, sizes the BARs, gives the BARs addresses, and
 //! switches decoding on.
 #![allow(unsafe_code)]
 

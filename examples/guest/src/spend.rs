@@ -1,5 +1,5 @@
-//! Registers and results of the program whose regions spend time in known ways. By a store to a register, the
-//! program asks its VMM to spend time.
+//! Registers and results of the program whose regions spend time in known ways. With a store to a register,
+//! the program asks its VMM to spend time.
 
 /// A region is about to begin. The VMM ignores the stored value.
 pub const BEFORE: u64 = 0;

@@ -86,7 +86,7 @@ impl Machine {
         })
     }
 
-    /// Returns the VM, to map memory and arm doorbells, also while the machine runs.
+    /// Returns the VM. With the VM, the caller can map memory and arm doorbells, also while the machine runs.
     pub fn vm(&self) -> &Arc<Vm> {
         &self.vm
     }

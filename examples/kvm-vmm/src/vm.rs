@@ -59,7 +59,7 @@ impl Vm {
     /// # Errors
     /// If the process has no descriptors left.
     pub unsafe fn calls(&self) -> io::Result<KvmVm> {
-        // SAFETY: the descriptor is this VM's; the rest is the caller's promise. RAM has slot 0.
+        // SAFETY: the descriptor is this VM's; the caller promises the rest. RAM has slot 0.
         unsafe { KvmVm::new(&self.fd, 1) }
     }
 

@@ -29,7 +29,7 @@ impl FunctionDevice {
         self.function.set_bars(Bars::At(bases));
     }
 
-    /// Returns the function, to reset, save and restore it.
+    /// Returns the PCI function. With this function, the caller can reset, save and restore the device.
     pub fn function(&self) -> &PciFunction {
         &self.function
     }

@@ -12,7 +12,7 @@ use std::fs;
 use std::path::Path;
 use std::slice::Iter;
 
-/// Types of the members of a command, by their paths.
+/// For each path of a member of a command, the member's type.
 pub type Schema = BTreeMap<String, BTreeSet<String>>;
 /// Schemas of the commands, by name.
 pub type Schemas = BTreeMap<String, Schema>;
@@ -83,7 +83,7 @@ pub fn fits(known: &str, types: &BTreeSet<String>, path: &str) -> bool {
     }
 }
 
-/// Types of the members of a type, by their paths.
+/// For each path of a member of a type, the member's type.
 #[derive(Debug, Default)]
 pub struct Members(Schema);
 

@@ -311,12 +311,13 @@ impl Page {
         self
     }
 
-    /// Makes pages of these events. The events are in order. Each has a time, an id, a thread and a payload.
+    /// Makes pages of these events. The events are in order. Each event has a time, an id, a thread and a
+    /// payload.
     pub fn all<I: Into<u32> + Copy>(events: &[(u64, I, u32, Vec<u8>)]) -> Vec<Page> {
         Page::all_but(events, |_| None)
     }
 
-    /// Makes pages of events without the lost events. `lost` takes an event's number, and returns `None` if
+    /// Makes pages of events without the lost events. `lost` takes an event's index, and returns `None` if
     /// the event is kept. For a lost event, [`Counted`] says whether the page after the gap counts the event
     /// as lost.
     pub fn all_but<I: Into<u32> + Copy>(

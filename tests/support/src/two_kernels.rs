@@ -22,7 +22,7 @@ use hypertrace_timeline::regions::Part;
 pub const STOLEN_MS: u64 = 30;
 
 /// Numbers of the guest's threads with regions: two threads on each CPU, and a thread that moves from the
-/// first CPU to the second. A thread of the host has the same number as the first of these threads.
+/// first CPU to the second. A thread of the host has the same id as the first of these threads.
 pub const THREADS: [u32; 5] = [TIDS[0], 51, 52, 53, 54];
 const MOVED: usize = 4;
 /// Factor by which a thread's index is multiplied to get the first id of the thread's regions.
@@ -253,7 +253,7 @@ impl World {
     }
 
     /// Looks at the first CPU's first run in guest mode after `time`. If a timer expires in this run, turns
-    /// its first timer into an interrupt. Returns the thread that the interrupt wakes.
+    /// the run's first timer into an interrupt. Returns the thread that the interrupt wakes.
     fn interrupt_after(&mut self, time: u64) -> Option<usize> {
         let Cpu { guest, doing, .. } = &mut self.cpus[0];
         let runs = doing.iter().position(|(at, part)| *at > time && *part == Part::Guest)?;

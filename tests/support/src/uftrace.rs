@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 /// Names of releases 0.13 and 0.19.
 pub const READERS: [&str; 2] = ["uftrace-bookworm", "uftrace-forky"];
 
-/// Executes a command of a release, if this machine has the release.
+/// Executes a command of the release `name` of uftrace, if this machine has this release.
 pub fn output(name: &str, command: &[&str], path: &Path) -> Option<Output> {
     let mut uftrace = Command::new(capability::program(name)?);
     Some(uftrace.args(command).arg("--no-pager").arg("-d").arg(path).output().unwrap())

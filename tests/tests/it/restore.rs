@@ -439,7 +439,7 @@ fn a_flight_recorders_snapshot_has_what_happened_since_the_restore() {
     assert!(stream.faults.is_empty(), "{:?}", stream.faults);
 }
 
-/// Numbers of vCPUs of the guest in KVM, and of their events and points.
+/// Number of vCPUs of the guest in KVM, and how many events and points each vCPU makes.
 const VCPUS: usize = 2;
 const EVENTS: u64 = 60_000;
 const POINTS: u64 = 600;

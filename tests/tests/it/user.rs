@@ -190,7 +190,7 @@ fn points_are_answered_although_a_program_claims_that_the_host_is_awake() {
     let session = Session::create(Config::new(dir.path())).unwrap();
     let state = ProducerState::new();
     let client = Client::lease(channel(&session), 0, &state, 7, &info("program")).unwrap();
-    // SAFETY: the address is that of an aligned word of page L, mapped as in `channel`.
+    // SAFETY: the address is the address of an aligned word of page L, which is mapped as in `channel`.
     let watches = unsafe {
         AtomicU32::from_ptr(session.segment().address().add((PAGE_L + WATCH) as usize).cast())
     };

@@ -213,7 +213,7 @@ fn a_guest_refuses_a_segment_that_is_for_programs_of_its_host() {
 const BEFORE: u64 = 1_000;
 const AFTER: u64 = 3_000;
 
-/// Traces as a program of the guest that outlives the host.
+/// Opens the channel and traces as a program of the guest does. This program outlives the host.
 fn survivor(machine: &str) {
     let options = options(machine);
     hypertrace::open(&options).unwrap();

@@ -10,7 +10,7 @@ use made::{
 use std::slice::from_ref;
 use trace_dat::{KVM_FPU_ID, KVM_MMIO_ID, Page, TraceDat};
 
-/// Hash of the points' name, which a guest stores with the points' numbers.
+/// Hash of the points' name, which a guest stores with the points' sequence numbers.
 const HASH: u64 = 0xbb91_3871;
 
 const TID: u32 = 43;

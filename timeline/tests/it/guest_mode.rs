@@ -141,7 +141,7 @@ fn two_vcpus_that_only_one_thread_could_run_refute_an_offset() {
 fn what_the_host_did_not_record_refutes_nothing() {
     let whole = recorded();
     let both = [&TIDS[..1], &TIDS[1..]];
-    // A thread runs on the other CPU for a while, and the recording loses the events of this while.
+    // A thread runs on the other CPU for a while, and the recording loses the events of this time.
     let mut lossy = whole.clone();
     let stay = |recorded: &Recorded, at: usize| {
         let of = &recorded.vcpus[0].host;

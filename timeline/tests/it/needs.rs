@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests that a reader of a part of a timeline gets the same entries as a reader of the whole timeline. Each
-//! event has the same time, bound and source, and each loss has the same place.
+//! Tests that a reader of a part of a timeline gets the same entries as a reader of the whole timeline. For
+//! both readers, each event has the same time, bound and source, and each loss has the same place.
 
 use hypertrace_test_support::kept::{self, Entry};
 use hypertrace_test_support::{machine, made};

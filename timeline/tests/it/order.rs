@@ -30,7 +30,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     )
 }
 
-/// Counter of the guest. The host does not know its rate and its start.
+/// Counter of the guest. The host does not know the rate and the start of this counter.
 #[derive(Clone, Copy, Debug)]
 struct GuestClock {
     frequency: u64,

@@ -423,8 +423,8 @@ fn busy_time_outside_of_spans_inside_has_the_parts_that_are_known() {
     assert_eq!(known.map(|part| request.total.times.get(part)), [740, 70, 1_200, 0]);
     let [query] = &request.children[..] else { panic!() };
     assert_eq!(known.map(|part| query.times.get(part)), [450, 40, 620, 0]);
-    // Between the polls of the query, the request was polled for 20 ns. No event shows whether its thread ran
-    // at this time.
+    // Between the polls of the query, the request was polled for 20 ns. No event shows whether the request's
+    // thread ran at this time.
     assert_eq!(known.map(|part| request.own.times.get(part)), [270, 10, 600, 20]);
 }
 
@@ -455,8 +455,8 @@ fn a_span_that_another_thread_polls_meanwhile_says_nothing_of_the_requests_own_p
     assert_eq!(known.map(|part| request.own.times.get(part)), [510, 1_000, 0]);
 }
 
-/// A span of a tree of spans, which a program runs. The span's children run one after the other or at the
-/// same time.
+/// A span, with the tree of spans inside it. A program runs these spans. The span's children run one after
+/// the other or at the same time.
 #[derive(Clone, Debug)]
 struct Tree {
     name: usize,

@@ -39,7 +39,7 @@ enum Of {
     Gap,
     /// This many events of the client are overwritten.
     Overwritten,
-    /// The thread with this number, of the program's process, leases the client.
+    /// The thread with this id in the program's process leases the client.
     Lease,
     WorkBegin,
     WorkEnd,

@@ -390,7 +390,7 @@ fn a_thread_that_begins_with_the_number_of_another_is_another_cause() {
     let mut machine = begun(1);
     for new in ["first", "second"] {
         let now = machine.now;
-        // The end of the previous thread with the same number is not recorded.
+        // The end of the previous thread with the same id is not recorded.
         machine.at(now + 100).switch(0, READY, PIG).start(0, true, (HOG.0, new));
         machine.at(now + 200).switch(0, READY, (HOG.0, new)).at(now + 500).switch(0, READY, OWN);
     }

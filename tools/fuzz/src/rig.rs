@@ -26,7 +26,7 @@ const MAX_OPS: usize = 2000;
 /// The honest client's own counts.
 #[derive(Clone, Debug, Default)]
 pub struct Account {
-    /// Numbers of the events that were reported as recorded.
+    /// Sequence numbers of the events that were reported as recorded.
     pub recorded: Vec<u64>,
     /// Number of events in `recorded` that came before the VMM's last action. All later events are still in
     /// the ring.

@@ -166,7 +166,7 @@ pub struct Vmm<'a> {
     options: Options,
     /// Count of the VMM's events, recorded or not.
     pub host_events: u64,
-    /// Numbers of the recorded events that are not declared events.
+    /// Sequence numbers of the recorded events that are not declared events.
     pub events: Vec<u64>,
     /// Count of the VMM's events of any kind that found no room.
     pub full: u64,

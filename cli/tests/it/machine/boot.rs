@@ -42,7 +42,7 @@ fn check(boot: &Value) {
     assert!(stages.iter().all(|stage| stage["name"] != "unknown"), "{boot}");
 }
 
-/// Runs a script that records the boots of two sides by `boots SIDE COMMAND..`. Returns the folder with the
+/// Runs a script that records the boots of two sides with `boots SIDE COMMAND..`. Returns the folder with the
 /// boots, and a function. The function returns the comparison of both sides by `boot --of .. --with` with the
 /// given options.
 #[track_caller]
@@ -105,7 +105,7 @@ fn devices_that_are_enumerated_are_named_as_the_cause_of_a_slow_boot() {
     let (Some(machine), Some(linux)) = (Machine::find(), Linux::find()) else { return };
     let folder = tempfile::tempdir().unwrap();
     let vm = vm(&linux, folder.path(), "q35");
-    // The first function says that its device has others.
+    // The first function of each device says that the device has further functions.
     let function = |at: u32| {
         let first = if at.is_multiple_of(8) { ",multifunction=on" } else { "" };
         format!(" -device pci-testdev,addr={:x}.{}{first}", 8 + at / 8, at % 8)

@@ -1,4 +1,5 @@
-//! A Linux guest of KVM in a stock QEMU, by each way to the host, with the guest's kernel recorded beside it.
+//! A Linux guest of KVM in a stock QEMU, once for each way in which the guest reaches the host. The guest's
+//! kernel is recorded, too.
 
 use super::{FILE, HYPERTRACE, json, kvm_guest, program, run};
 use crate::linux_guest::check_numbers;

@@ -115,7 +115,7 @@ fn a_host_and_its_guest_by_trace_cmd_are_in_the_order_that_trace_cmd_shows() {
 /// Time of an event, whether the event is the guest's, thread, and name.
 type Event = (u64, bool, u32, String);
 
-/// Returns the events of files by `report`, in order of time.
+/// Returns the events of files as `report` shows them, in order of time.
 #[track_caller]
 fn events(files: &[&Path]) -> Vec<Event> {
     let text = run(HYPERTRACE.command(["report", "--json"]).args(files)).stdout;

@@ -320,7 +320,8 @@ fn a_dword_beyond_config_space_is_none_of_it() {
     let (_dir, _hypertrace, function) = function();
     let before = function.save();
 
-    // A number of a register that is multiplied by four may wrap around to an offset in the header.
+    // If such a register number is multiplied by four, the product may wrap around to an offset in the
+    // header.
     for register in [1 << 10, 1 << 62, (1 << 62) + COMMAND, usize::MAX] {
         for offset in [0, 1, 4, u64::MAX - 3] {
             assert_eq!(function.write_register(register, offset, &MEMORY_SPACE), []);

@@ -1,5 +1,5 @@
-//! On AArch64, this module stands for the TSCs of the vCPUs. For its guests, KVM subtracts an offset from the
-//! counter, and no call returns this offset.
+//! On AArch64, this module replaces the module for the TSCs of the vCPUs. For its guests, KVM subtracts an
+//! offset from the counter, and no call returns this offset.
 
 use hypertrace_trace::Session;
 

@@ -9,7 +9,7 @@
 //!
 //! - `spinning`: the thread computes, and makes an event of each gap in which the thread computed nothing
 //! - `sleeping`: the thread sleeps
-//! - `passing`: the first and the second thread pass a byte to each other by pipes
+//! - `passing`: the first and the second thread pass a byte to each other through pipes
 //! - `moving`: the thread computes and asks the hypervisor on one CPU after another
 //!
 //! After each region comes a region in which the thread asks the hypervisor.

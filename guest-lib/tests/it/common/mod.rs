@@ -269,7 +269,7 @@ pub fn reopen(file: &File) -> File {
     File::options().read(true).write(true).open(path).unwrap()
 }
 
-/// Returns whether another description than `file`'s locks the client's byte.
+/// Returns whether the client's byte is locked by an open file description other than that of `file`.
 pub fn is_locked(file: &File, client: u32) -> bool {
     let mut lock = libc::flock {
         l_type: libc::F_WRLCK as libc::c_short,

@@ -60,7 +60,7 @@ fn a_context_switch_ends_one_stack_and_begins_the_other_with_its_functions() {
     let records = track.close();
 
     // The guest leaves the stack of a and b at 30, and returns to this stack at 40. At 50 the guest returns
-    // to c on the other stack, and at 60 to the first stack, which has only a left.
+    // to `c` on the other stack, and at 60 to the first stack, on which only `a` is left.
     let expected = [
         "+a@10", " +b@20", " -b@30", "-a@30", "+c@30", "-c@40", "+a@40", " +b@40", " -b@40",
         "-a@50", "+c@50", "-c@50", "+a@60", "-a@60",

@@ -39,7 +39,7 @@ fn functions_are_found_by_each_of_their_addresses() {
     assert_eq!(name(&symbols, 0xffff_ffff_8100_0100), Some("early_setup"));
     assert_eq!(name(&symbols, 0xffff_ffff_8120_0021), Some("weak_one"));
     assert_eq!(name(&symbols, 0xffff_ffff_c000_0001), Some("init_module"));
-    // The symbol is found by the low 48 bits of its address, because records hold only these bits.
+    // The symbol is found with the low 48 bits of the symbol's address, because records hold only these bits.
     assert_eq!(name(&symbols, 0xffff_8100_0100), Some("early_setup"));
 }
 

@@ -121,7 +121,8 @@ fn smallest_difference_has_the_power_that_the_noncentral_t_distribution_tells() 
         for wanted in &set.smallest_difference {
             let found = smallest_difference(&set.a, &set.b, wanted.level, wanted.power).unwrap();
             assert!(near(found, wanted.difference, 1e-8), "{}: {found}", set.name);
-            // The power may be off, because the sum of two quantiles is an approximation.
+            // The reached power may differ from the wanted power, because the sum of two quantiles is an
+            // approximation.
             let off = (wanted.found - wanted.power).abs();
             assert!(off < if set.degrees < 7.0 { 0.11 } else { 0.03 }, "{}: {off}", set.name);
         }

@@ -341,7 +341,7 @@ fn polls_of_a_span_are_no_events_of_a_span_of_another_process() {
         )
     };
     let own = span(Packet::new(1, 0, 0).lease(1_000, 7, "a"), 2_000, 2);
-    // A later span of the same process has the same number too.
+    // A later span of the same process has the same id, too.
     let own = span(own, 5_000, 4);
     let other = Packet::new(1, 1, 0).with64(80, 8).event_str(1_000, 1, &[8, 51, 52, 0], b"other");
     let made = Made::of_programs(EVENTS)

@@ -21,7 +21,7 @@ pub struct Machine {
     pub qemu: &'static str,
     /// File name of the plugin that this QEMU loads.
     plugin: &'static str,
-    /// Options of QEMU for the hardware, and for a device by which the first process writes to `out`.
+    /// Options of QEMU for the hardware, and for a device through which the first process writes to `out`.
     options: &'static [&'static str],
     pub kernel: &'static str,
     console: &'static str,
