@@ -85,8 +85,8 @@ pub struct Args {
     #[arg(long, value_name = "WHO", value_enum, default_value_t)]
     share: Share,
 
-    /// Record the host kernel's events of this process (the VMM), too, as `hypertrace record` does, and
-    /// fail if that is impossible. Default: record them if that is possible, but not with --json
+    /// Record the host kernel's events of this process (the VMM), too, as `hypertrace record` does, and fail
+    /// if that is impossible. Default: record these events if that is possible, but not with --json
     #[arg(long)]
     pub kernel: bool,
 

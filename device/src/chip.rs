@@ -391,9 +391,9 @@ impl Chip {
         status
     }
 
-    /// Returns whether the rate limit allows a point, by the generic cell rate algorithm. Each allowed point
-    /// moves `due` later by one interval. If `due` would then be more than a second after now, the point is
-    /// not allowed.
+    /// Returns whether the rate limit allows a point, according to the generic cell rate algorithm. Each
+    /// allowed point moves `due` later by one interval. If `due` would then be more than a second after now,
+    /// the point is not allowed.
     fn is_due(&self, point: &ReferencePoint<'_>) -> bool {
         let due = &self.registers[point.client as usize].due;
         let now = point.host_time;

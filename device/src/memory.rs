@@ -5,8 +5,8 @@
 //!
 //! The host accesses these regions only as slices of atomic words. The ring needs whole words with an
 //! ordering, and racing accesses of different sizes are undefined in Rust's memory model. This module makes
-//! such a slice by an unsafe cast: vm-memory offers only one atomic at a time, but the drain copies thousands
-//! of words. The call of `madvise` is unsafe, too.
+//! such a slice with an unsafe cast: vm-memory offers only one atomic at a time, but the drain copies
+//! thousands of words. The call of `madvise` is unsafe, too.
 #![allow(unsafe_code)]
 
 use crate::state::RestoreError;

@@ -333,8 +333,8 @@ static inline void hypertrace_bare_copy_config_(uint64_t *config, const void *pa
 }
 
 /*
- * Fills in the device's members from a copy of a config page. Returns NULL, or the reason why the
- * copy is no valid config page by docs/abi.md.
+ * Fills in the device's members from a copy of a config page. Returns NULL, or the reason why the copy is no
+ * valid config page according to docs/abi.md.
  */
 static inline const char *hypertrace_bare_describe_device_(struct hypertrace_bare_device *device,
                                                            const uint64_t *config) {

@@ -284,7 +284,7 @@ static int probe(struct pci_dev *pci, const struct pci_device_id *id)
 		goto put;
 	/*
 	 * The regions are exclusive, because a program could otherwise map the pages of all clients
-	 * by sysfs.
+	 * through sysfs.
 	 */
 	error = pci_request_selected_regions_exclusive(pci, bars, "hypertrace");
 	if (error)

@@ -273,9 +273,9 @@ impl<'m> Client<'m> {
     }
 
     /// Copies a changed enable mask and publishes the counts of dropped events. This function is for programs
-    /// without a thread that does the same. Returns `false` if the host shows another holder. The caller must
-    /// then stop using the client. The only exception is a transport that may still hold back this lease's
-    /// store to LEASE.
+    /// in which no thread copies the mask and publishes the counts. Returns `false` if the host shows another
+    /// holder. The caller must then stop using the client. The only exception is a transport that may still
+    /// hold back this lease's store to LEASE.
     pub fn poll(&self) -> bool {
         self.producer.refresh(self.channel.clock.now());
         self.refresh_mask();

@@ -97,7 +97,7 @@ impl Follow {
     /// with the entries in order of time. Later rounds may give entries with earlier times.
     ///
     /// # Errors
-    /// If a file is damaged. `each` may have got the entries before the damage.
+    /// If a file is damaged. `each` may already have been called with the entries before the damage.
     pub fn round(&mut self, each: &mut dyn FnMut(EntryRef<'_>)) -> Result<Round> {
         let mut tries = 1;
         let (session, cursors, is_finished) = loop {

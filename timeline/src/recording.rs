@@ -82,7 +82,7 @@ pub struct Recording {
     pub unread: Vec<Unread>,
 }
 
-/// Events of a kernel in a session that are not used.
+/// Unused events of a kernel in a session.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Unread {

@@ -30,14 +30,14 @@ pub struct StreamStat {
     pub reference_points: u64,
     /// Number of lost events, over all causes.
     pub lost: u64,
-    /// Numbers of lost events by cause, from `session.json`. A total includes the losses of processes without
-    /// any client.
+    /// For each cause, the number of lost events, from `session.json`. A total includes the losses of
+    /// processes without any client.
     pub causes: Losses,
     /// Number of events that passed the mask but were wanted by no trace.
     pub filtered: u64,
     /// Number of guest faults.
     pub faults: u64,
-    /// Numbers of guest faults by kind, from `session.json`.
+    /// For each kind, the number of guest faults, from `session.json`.
     pub faults_by_kind: BTreeMap<String, u64>,
 }
 

@@ -316,7 +316,7 @@ impl<S: EventSink> Points<'_, S> {
         true
     }
 
-    /// Ends the answering: serves the last points.
+    /// Serves the last points, after which the thread answers no more points.
     fn end(&mut self) {
         // ORDERING: pairs with a client's fence between its store to its word and its look at the state: the
         // client sees the end, or this thread sees that the client sleeps.

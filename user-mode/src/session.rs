@@ -177,7 +177,8 @@ impl Session {
         Ok(summary)
     }
 
-    /// Ends a session in which nothing was recorded as if it had not been created.
+    /// Ends a session in which nothing was recorded. Afterwards, the files are as if the session had not been
+    /// created.
     pub fn abandon(self) {
         let Session { trace, segment, host } = self;
         host.finish();

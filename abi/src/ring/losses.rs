@@ -22,7 +22,7 @@ impl ProducerState {
 
 impl<'m> Producer<'m> {
     /// Gives the producer the counter `events`, which counts the events of this process's threads without a
-    /// client. The producer moves this number to its totals when it publishes them.
+    /// client. When the producer publishes the totals, the producer moves this count to the totals.
     pub fn with_unattached(mut self, events: &'m AtomicU64) -> Self {
         self.unattached = Some(events);
         self

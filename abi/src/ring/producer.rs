@@ -220,14 +220,14 @@ impl<'m> Producer<'m> {
         producer
     }
 
-    /// Returns the producer with a waker for the ring's reader. The producer wakes the reader in an emit more
-    /// than `pause` ticks after the last emit, and when a ring in discard mode is a quarter full.
+    /// Gives the producer a waker for the ring's reader. The producer wakes the reader in an emit more than
+    /// `pause` ticks after the last emit, and when a ring in discard mode is a quarter full.
     pub fn waking(self, wake: &'m dyn Wake, pause: u64) -> Self {
         Producer { wake: Some(wake), pause: pause.min(ENDLESS), ..self }
     }
 
-    /// Returns the producer with a clock that is read by a call. Each emit then takes the slow path and reads
-    /// this clock there, because a call would slow down the whole hot path.
+    /// Gives the producer a clock that only a function call can read. Each emit then takes the slow path and
+    /// reads this clock there, because a call would slow down the whole hot path.
     pub fn with_system_clock(self, clock: fn() -> u64) -> Self {
         self.state.limit.store(0, Relaxed);
         Producer { system_clock: Some(clock), ..self }

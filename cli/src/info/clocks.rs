@@ -87,8 +87,8 @@ pub fn text(
     }
     match info.kernel_limits.map(|limits| (limits.used, limits.left_out)) {
         None => {}
-        // Without exits, nothing is wrong in two cases: the events of programs cause no exits, and neither do
-        // the points of a guest that another process answers.
+        // In two cases, missing exits are no fault: the events of programs cause no exits, and neither do a
+        // guest's points that another process answers.
         Some((0, 0)) if session.json().programs || session.json().served => {}
         Some((0, 0)) => writeln!(out, "  kernel.dat has no exit of a reference point")?,
         Some((used, left_out)) => {

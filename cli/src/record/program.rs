@@ -115,8 +115,8 @@ fn record(
         if !left.is_empty() {
             say(outlived(&left));
         } else if args.all && has_none {
-            // With `--all`, the user wanted the events of all threads, so it is no fault if the program
-            // itself has none.
+            // With `--all`, the user wanted the events of all threads, so a program without events is no
+            // fault.
             say(format_args!("next: hypertrace report {} | less", out.display()));
         } else if !untraced && has_none {
             say(UNTRACED);

@@ -384,7 +384,8 @@ impl Args {
         Ok(options)
     }
 
-    /// Returns the sorting of groups. By default, people get the most time first, and scripts get names.
+    /// Returns the sorting of groups. By default, the output for people is sorted by time, the most time
+    /// first, and the output for scripts is sorted by name.
     fn sort(&self) -> Sort {
         let is_for_scripts = self.json || self.csv || self.samples;
         self.sort.unwrap_or(if is_for_scripts { Sort::Name } else { Sort::Total })

@@ -50,7 +50,7 @@ impl ClientCell {
     /// # Safety
     /// The calling thread has the cell, and no thread uses the client that is in the cell.
     pub(super) unsafe fn fill(&self, client: Client<'static>) {
-        // SAFETY: no other thread looks at the cell, says the caller. Clients need no drop.
+        // SAFETY: the caller promises that no other thread looks at the cell. Clients need no drop.
         unsafe { (*self.client.get()).write(client) };
         self.suspect.store(0, Relaxed);
         self.looked_at.store(0, Relaxed);

@@ -474,8 +474,8 @@ impl Process {
         is_here
     }
 
-    /// If the host has ended, ends all leases, so that each thread counts its next event as lost. Then also
-    /// counts the events since the last look that found the host.
+    /// If the host has ended, ends all leases, so that each thread counts its next event as lost. The
+    /// function then also counts the events since the last look that found the host.
     pub(super) fn look_at_host(&self) {
         if !self.has_host_ended() {
             return;

@@ -21,9 +21,9 @@
 //!
 //! An asynchronous span ([`Instrument`](https://docs.rs/tracing/latest/tracing/trait.Instrument.html)) is
 //! entered for each poll, on whichever thread polls. The span's end has the field `any_client`, and each poll
-//! is a region `poll` inside the span: `poll_begin` and `poll_end`, whose field `span` is the span's number.
-//! The first poll begins with the span. `hypertrace regions` shows the span's busy time and the span's idle
-//! time. The busy time is the time of the span's polls, and is divided into parts. The two times are the
+//! is a region `poll` inside the span: `poll_begin` and `poll_end`, whose field `span` is the span's id. The
+//! first poll begins with the span. `hypertrace regions` shows the span's busy time and the span's idle time.
+//! The busy time is the time of the span's polls, and is divided into parts. The two times are the
 //! `time.busy` and `time.idle` of `tracing_subscriber::fmt`, without the idle time before the first entry.
 //! The last entry, in which the future is dropped, is busy time but no poll.
 //! [`HypertraceLayer::without_polls`] leaves the polls out.

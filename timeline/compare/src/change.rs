@@ -26,7 +26,7 @@ pub struct Change {
     pub a_ns: f64,
     /// Mean of the second side's runs in nanoseconds.
     pub b_ns: f64,
-    /// Second side's mean less the first side's, in nanoseconds.
+    /// Second side's mean minus the first side's mean, in nanoseconds.
     pub difference_ns: f64,
     /// Half of the width of Welch's interval of 95 % in nanoseconds; `None` if a side has one run.
     pub half_width_ns: Option<f64>,

@@ -9,8 +9,8 @@ use hypertrace_timeline::{
 };
 use std::collections::HashSet;
 
-/// Name of the reference points by which `hypertrace forward` relates the guest kernel's clock to the host's
-/// clock. The events that follow these points have the same name.
+/// Name of the reference points with which `hypertrace forward` relates the guest kernel's clock to the
+/// host's clock. The events that follow these points have the same name.
 pub const CLOCK_EVENT: &str = "guest_kernel_clock";
 
 /// Returns whether an event only carries a part of a guest's recording. The output shows the recording's

@@ -56,7 +56,7 @@ pub(super) struct Found {
     pub parents: HashMap<u32, u32>,
     /// Time at which each thread was created, and the thread that created it.
     pub makers: HashMap<u32, (i64, u32)>,
-    /// Index of the boot and number of the vCPU, for each thread that runs a vCPU.
+    /// Index of the boot and index of the vCPU, for each thread that runs a vCPU.
     pub vcpus: HashMap<u32, (usize, u32)>,
     /// Threads whose events were recorded. `None` unless the user's marks divide the whole recording into
     /// stages.

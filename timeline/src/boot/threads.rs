@@ -96,8 +96,8 @@ impl Found {
             return members.contains(&tid).then_some(0);
         }
         let mut process = self.processes.get(&tid).copied().unwrap_or(tid);
-        // The loop is limited, because the kernel may use numbers of processes again, so the parents may form
-        // a circle. No real chain of parents is longer than 64.
+        // The loop is limited, because the kernel may use process ids again, so the parents may form a
+        // circle. No real chain of parents is longer than 64.
         for _ in 0..64 {
             let boot = self.boots.iter().position(|boot| boot.pid == Some(process));
             if boot.is_some() {

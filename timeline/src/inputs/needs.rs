@@ -13,8 +13,8 @@ use crate::event::EventKind;
 pub struct Needs {
     /// First Unix time that is needed, in nanoseconds.
     from_ns: Option<i64>,
-    /// For each session, a list by the id of the class: an element is true if nobody needs the events of the
-    /// class.
+    /// For each session, a list with an element for each class id: the element is true if nobody needs the
+    /// events of the class.
     unneeded: Vec<Box<[bool]>>,
     /// Whether events of the classes in `unneeded` are needed nevertheless if their times are exact.
     pub(crate) has_exact: bool,

@@ -44,7 +44,7 @@ type Each<'f, E> = &'f mut dyn FnMut(&Region<'_>) -> Result<bool, E>;
 /// Finds the event that begins each region, while the caller passes the events of the sessions in order of
 /// time.
 pub(crate) struct Begins<'a> {
-    /// Numbers of the groups, by session, name of the events, and target.
+    /// Indices of the groups. The key is the session, the name of the events, and the target.
     groups: HashMap<(usize, &'a str, Option<&'a str>), u16>,
     /// The regions that begin later.
     later: Peekable<Box<dyn Iterator<Item = &'a Sample> + 'a>>,

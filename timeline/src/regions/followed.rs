@@ -86,7 +86,7 @@ impl Followed {
         }
     }
 
-    /// Removes the thread that ended with an event, because another thread may get the same number.
+    /// Removes the thread that ended with an event, because another thread may get the same id.
     pub fn remove(&mut self, kernel: Kernel, fields: format::Fields<'_>) {
         let Some(threads) = &mut self.threads else { return };
         if let Kernel::Switch { prev, state, .. } = kernel

@@ -25,9 +25,9 @@ const OTHER_NAMES: &str = "other names";
 /// Number that stands for the target of polls of spans, because polls have no target.
 pub(super) const POLLS: u32 = u32::MAX;
 
-/// Key of a group: the session, the ids of the name and of a span's target, and the value. The numbers are
-/// `None` for the group of other names. The value is `None` if regions have no values, and for the groups of
-/// other names and of other values.
+/// Key of a group: the session, the ids of the name and of a span's target, and the value. The ids are `None`
+/// for the group of other names. The value is `None` if regions have no values, and for the groups of other
+/// names and of other values.
 type Key = (usize, Option<(u32, u32)>, Option<String>);
 /// The id of a name, the id of a span's target (0 if there is no target), and the name.
 type Name<'a> = (u32, u32, &'a str);

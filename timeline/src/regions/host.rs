@@ -35,7 +35,7 @@ const MAX_TRIED: usize = 64;
 /// Maximum number of waiting intervals of all threads together, and the number of waiting intervals that each
 /// thread may keep in any case. Each interval takes some 60 bytes.
 const WAITING: (usize, usize) = (1 << 19, 32);
-/// Number of slots for the numbers of threads.
+/// Number of slots for thread ids.
 const TID_SLOTS: usize = 4096;
 /// Maximum number of leases whose ends are kept, of some 20 bytes each.
 const MAX_LEASES: usize = 1 << 17;

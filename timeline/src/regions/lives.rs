@@ -5,7 +5,7 @@
 
 use super::followed::{TIDS, Tids};
 
-/// Index of a thread, from 0, among all threads that had the same number.
+/// Index of a thread, from 0, among all threads that had the same id.
 pub(super) type Life = u16;
 /// Stands for the life of an unknown thread: several threads had the same number, and nothing says which of
 /// these threads is meant.

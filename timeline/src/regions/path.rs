@@ -353,7 +353,7 @@ impl History {
         let mut todo = vec![stretch];
         while let Some(stretch) = todo.pop() {
             let tid = stretch.tid;
-            // The name is left out if another thread has got the number since then.
+            // The name is left out if another thread has got the id since then.
             let last = self.threads.get(&tid).filter(|last| last.first <= stretch.at);
             let other = Thread { tid, trace: self.trace, life: lives::UNKNOWN };
             let task = last.map_or(Task::new(other, b""), |last| last.task);

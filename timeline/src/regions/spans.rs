@@ -410,7 +410,7 @@ impl Spans {
         self.open.get(&key).is_some_and(|span| span.is_chosen || span.inside.is_some())
     }
 
-    /// Processes the begin of a later poll of a span by [`Parted::enter`].
+    /// Processes the begin of a later poll of a span with [`Parted::enter`].
     pub fn enter(&mut self, key: Key, place: Place, time: i64) -> Option<(i64, i64)> {
         let idle = self.parted(key)?.enter(place, time);
         self.turn(key, place, true);

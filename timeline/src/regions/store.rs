@@ -21,7 +21,7 @@ const ALLOCATION: usize = 16;
 pub struct Sample {
     /// Id of the region; 0 between two events.
     pub id: u64,
-    /// Unix time of the region's beginning in nanoseconds. Reports show this time less
+    /// Unix time of the region's beginning in nanoseconds. Reports show this time minus
     /// [`Recording::start_unix_ns`](crate::Recording::start_unix_ns).
     pub begin_ns: i64,
     /// Time in each part in nanoseconds.

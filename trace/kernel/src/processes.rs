@@ -1,5 +1,4 @@
-//! The recorded processes. A descriptor stands for each process, because a later process may get the same
-//! number.
+//! The recorded processes. A descriptor stands for each process, because a later process may get the same id.
 
 use crate::error::Error;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

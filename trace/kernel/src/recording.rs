@@ -372,7 +372,7 @@ pub(crate) fn json(owner: &Owner, source: Source, cpus: Vec<u32>, pids: &[u32]) 
     }
 }
 
-/// Returns this process as the owner of its next recording.
+/// Returns the owner of the next recording of this process.
 pub(crate) fn next_owner() -> Owner {
     static SERIAL: AtomicU32 = AtomicU32::new(0);
     Owner::this(SERIAL.fetch_add(1, Relaxed))

@@ -34,7 +34,7 @@ pub struct GuestRecording<'a> {
     pub file: &'a OsStr,
     /// Name of the guest.
     pub name: String,
-    /// For each CPU of the guest, the number of the host's thread that runs this CPU, or 0 if the thread is
+    /// For each CPU of the guest, the id of the host's thread that runs this CPU, or 0 if the thread is
     /// unknown.
     pub threads: Vec<u32>,
     /// Corrections from the guest's ticks to the host's ticks, in the order of their times. Each entry is a

@@ -30,7 +30,7 @@ impl Recorded {
     }
 }
 
-/// A stream's ledger: numbers of emitted events that are in no packet of the stream.
+/// A stream's ledger: counts of emitted events that are in no packet of the stream.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ledger {
     /// Numbers of lost events by cause. The first entry is for this generation of the ring, and the second
@@ -180,9 +180,9 @@ pub(crate) struct PendingPoints {
 /// drain, so it must not call the session.
 pub type OnWriteFailed = Box<dyn Fn(&WriteFailed) + Send>;
 
-/// Writer number of `session.json` and the metadata, for [`Failures::failed`].
+/// Number that stands in [`Failures::failed`] for `session.json` and the metadata.
 pub(crate) const SESSION_FILES: usize = usize::MAX;
-/// Writer number of the simple backend's file.
+/// Number that stands in [`Failures::failed`] for the simple backend's file.
 pub(crate) const SIMPLE: usize = usize::MAX - 1;
 /// Number that stands in [`Failures::failed`] for the bytes that wait for the reader of a journal.
 pub(crate) const JOURNAL: usize = usize::MAX - 2;

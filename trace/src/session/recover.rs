@@ -6,8 +6,8 @@
 //! clocks and the event classes of the killed session under the same ids, so that readers take the two
 //! sessions as one.
 //!
-//! The files may come from anywhere, so recovery checks each number before it uses it. An impossible number
-//! is an error. The error names the file and, if possible, the byte.
+//! The files may come from anywhere, so recovery checks each number before use. An impossible number is an
+//! error. The error names the file and, if possible, the byte.
 
 use super::config::{Destination, SessionConfig};
 use super::create::host_rings;

@@ -50,7 +50,7 @@ impl<'m> LocalPages<'m> {
     fn half(self, offset: u64) -> &'m AtomicU32 {
         let word = self.word(offset).as_ptr().cast::<u32>();
         // SAFETY: the pointer leads to one half of an aligned word, which lives as long as the result. All
-        // sides access these words by 32 bits only.
+        // sides access this half only as a word of 32 bits.
         unsafe { AtomicU32::from_ptr(word.add((offset % WORD / 4) as usize)) }
     }
 

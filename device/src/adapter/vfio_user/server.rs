@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Maximum time for which one call of [`Server::turn`] waits for a connection.
 const PERIOD: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
-/// Something that happens in a [`Server`] and that its user should know.
+/// An occurrence in a [`Server`] that the server's user should know.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Notice {

@@ -117,7 +117,7 @@ pub fn decode(architecture: Architecture, bytes: &[u8], address: u64) -> Option<
 pub const STUB: usize = 12;
 
 /// Returns whether code is a stub, that is, a jump through a pointer. A program or library calls functions of
-/// other files by stubs.
+/// other files through stubs.
 #[must_use]
 pub fn is_stub(architecture: Architecture, bytes: &[u8; STUB]) -> bool {
     match architecture {

@@ -84,7 +84,7 @@ impl Flame {
         self.put(track, outside);
         let mut known = Vec::new();
         for (path, (outer, function)) in calls.paths().nodes().iter().enumerate() {
-            // An outer path has a lower number than its inner paths, so `known` already has the outer path.
+            // An outer path has a lower id than its inner paths, so `known` already has the outer path.
             let outer = known.get(*outer as usize).copied().unwrap_or(track);
             let global = self.paths.within(Some(outer), *function);
             known.push(global);

@@ -41,7 +41,7 @@ impl Paths {
         path
     }
 
-    /// Returns for each path, by number, the path around this path and the innermost function.
+    /// Returns, in the order of the paths' ids, the outer path and the innermost function of each path.
     pub fn nodes(&self) -> &[(u32, u64)] {
         &self.nodes
     }

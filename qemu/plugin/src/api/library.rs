@@ -129,7 +129,7 @@ impl fmt::Display for Library {
     }
 }
 
-/// Formats the emulators that a library is for.
+/// Formats the list of the emulators for which a library is made.
 struct Emulators<'a>(&'a Library);
 
 impl fmt::Display for Emulators<'_> {

@@ -60,7 +60,8 @@ pub(super) struct Known {
     /// Sum of the lengths of all [`Client::before`].
     leases: usize,
     sources: HashMap<Arc<str>, usize>,
-    /// Points that were served, by session and thread. `noted` is the number of these points.
+    /// Points that a thread served. The key is the session and the thread. `noted` is the number of these
+    /// points.
     points: HashMap<(usize, u32), Vec<Point>>,
     noted: usize,
     /// Number of open functions, by track.

@@ -317,7 +317,7 @@ struct Lanes {
     nested: (u64, u64),
     /// End and depth of each region that is open on the track of nested regions, the innermost last.
     open: Vec<(i64, u8)>,
-    /// For each further track, the end of its last region and its number.
+    /// For each further track, the end of the track's last region and the track's id.
     others: BinaryHeap<Reverse<(i64, u64)>>,
 }
 

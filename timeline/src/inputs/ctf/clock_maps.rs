@@ -61,8 +61,7 @@ struct Maps {
     alone: BTreeSet<u32>,
     /// Map of a clock without constraints.
     unknown: Arc<ClockMap>,
-    /// Numbers of constraints from the kernel's trace: the number that is used, and the number that is left
-    /// out.
+    /// How many constraints from the kernel's trace are used, and how many are left out.
     of_kernel: (usize, usize),
     tscs: GuestTscs,
     /// Residuals of each client whose own map is used. The key `None` has the residuals of the clients that

@@ -370,7 +370,7 @@ impl<'a> Around<'a> {
 }
 
 impl Served<'_> {
-    /// Marks the thread's reference points up to the time of an event of the thread as passed.
+    /// Marks reference points of the thread as passed, up to the time of an event of the thread.
     fn pass(&mut self, time: i64, margin: i64) {
         while let Some(sample) = self.samples.get_mut(self.passed).filter(|s| s.host <= time) {
             let stored = self.stored.take().filter(|(_, value)| *value as u32 == sample.seq);

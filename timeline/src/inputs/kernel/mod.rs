@@ -500,7 +500,7 @@ impl KernelTrace {
             || self.times.iter().any(|times| matches!(times.scale, Scale::Guest(..)))
     }
 
-    /// Returns the number of the guest's clock in its session, if the trace is of a guest's kernel.
+    /// Returns the id of the guest's clock in the session, if the trace is of a guest's kernel.
     pub fn guest_clock(&self) -> Option<u32> {
         self.file.options.guest_clock
     }
