@@ -153,7 +153,7 @@ impl Reason {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum CounterKind {
-    /// Another counter, or a counter that the guest does not tell.
+    /// Another counter, or a counter of which the guest does not tell the kind.
     #[default]
     Other = 0,
     /// The TSC of x86-64.

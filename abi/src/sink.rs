@@ -23,7 +23,7 @@ pub enum Status {
     Filtered = 1,
     /// The host had no room for the point, and has counted the point as lost.
     Failed = 2,
-    /// The slot is malformed, and the host has counted this.
+    /// The slot is malformed, and the host has counted the slot as a fault.
     Invalid = 3,
     /// The point exceeds the client's rate limit, and the host has counted this.
     Limited = 4,

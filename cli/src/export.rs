@@ -193,7 +193,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// Writes the wanted events by `write`, which returns the number of events and the faults of the inputs.
+/// Writes the wanted events with `write`, which returns the number of events and the faults of the inputs.
 /// Returns all faults of the inputs.
 fn events(
     args: &Args,

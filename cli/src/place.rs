@@ -50,7 +50,7 @@ impl Output {
         &self.path
     }
 
-    /// Removes the session before the last one, because the new recording has begun.
+    /// Removes the hidden older session, because the new recording has begun.
     pub fn settle(&self) {
         let Some(Moved { here, name, older: Some(folder), .. }) = self.moved.take() else { return };
         if let Err(why) = remove(&here, &folder, &older(&name)) {

@@ -67,7 +67,7 @@ impl BarForm {
     }
 }
 
-/// Properties of a memory BAR, for a bus that allocates its address.
+/// Properties of a memory BAR, for a bus that allocates the BAR's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Bar {

@@ -51,7 +51,7 @@ impl Control {
 
     /// Returns the register KICK.
     pub(crate) fn kick(&self) -> &'static Kick {
-        // SAFETY: `new`'s promise; the register is aligned.
+        // SAFETY: the caller of `new` promised that the registers are mapped; the register is aligned.
         unsafe { &*self.base.wrapping_add(self.kick).cast::<Kick>() }
     }
 

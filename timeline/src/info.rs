@@ -75,7 +75,7 @@ pub struct Session {
     pub total: StreamStat,
     /// Clocks of guests, and clocks of clients that differ from the clock of their guest.
     pub clocks: Vec<Clock>,
-    /// Numbers of clients without reference points, by clock.
+    /// For each clock, the number of clients without reference points.
     pub without_points: Vec<WithoutPoints>,
     /// TSCs of clients as the VMM describes them.
     pub guest_tscs: Vec<VmmTsc>,

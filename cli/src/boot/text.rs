@@ -19,7 +19,7 @@ pub const MAX_ROWS: usize = 5;
 /// First, the percentage by which a count has to differ between two sides. Second, the minimum difference.
 /// Counts of boots repeat to within a few percent.
 const CLEAR: (u64, u64) = (10, 100);
-/// Reasons of the exits by which an idle vCPU halts, on x86 and on AArch64.
+/// Reasons of the exits with which an idle vCPU halts, on x86 and on AArch64.
 const HALTS: [&str; 2] = ["hlt", "wfx"];
 /// Maximum number of causes that a text names for a difference.
 const MAX_CAUSES: usize = 3;

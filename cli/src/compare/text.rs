@@ -135,8 +135,8 @@ pub fn exits(difference: &Difference) -> Vec<(String, Change)> {
     all.map(|(part, name, change)| (format!("{part}, {name}"), change)).collect()
 }
 
-/// Formats the rows with the largest differences. The first row has no prefix. In the rows of regions inside,
-/// the first row is `self`.
+/// Formats the rows with the largest differences. The first row has no prefix. Among the rows of inner
+/// regions, the first row is `self`.
 fn named(out: &mut String, unit: Unit, prefix: &str, all: &[(String, Change)]) {
     for (at, (name, change)) in all.iter().take(MAX_ROWS).enumerate() {
         let prefix = if at == 0 { "" } else { prefix };

@@ -260,7 +260,7 @@ fn samples(recording: &Recording, shown: &rows::Shown<'_>) -> Result<()> {
     out.flush().context("cannot write")
 }
 
-/// Returns the names of regions that may begin on one thread and end on another.
+/// Returns the names of regions that may begin on one thread and end on another thread.
 pub fn of_any(sessions: &[(Session, ClockMaps)]) -> BTreeSet<String> {
     let is_of_any = |class: &&Class| class.fields.iter().any(|field| &**field == "any_client");
     let classes = sessions.iter().flat_map(|(session, _)| session.classes().iter());

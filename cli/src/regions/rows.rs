@@ -10,7 +10,7 @@ pub struct Shown<'a> {
     pub started_unix_ns: i64,
     /// The wanted groups, in the order of the output.
     pub groups: Vec<&'a Group>,
-    /// Names of regions that may begin on one thread and end on another.
+    /// Names of regions that may begin on one thread and end on another thread.
     pub of_any: BTreeSet<String>,
 }
 

@@ -36,13 +36,13 @@ lists! {
     /// three lists.
     START: SYS_memfd_create SYS_prlimit64 SYS_ftruncate SYS_fcntl SYS_eventfd2
         SYS_clone3 SYS_set_robust_list SYS_prctl SYS_sched_getaffinity SYS_gettid SYS_getrandom SYS_clock_gettime SYS_write;
-    /// Start of a session by [`Destination::Path`](crate::Destination::Path).
+    /// Start of a session with [`Destination::Path`](crate::Destination::Path).
     START_DIR: SYS_newfstatat SYS_statx SYS_openat SYS_fstat SYS_fchmod SYS_flock SYS_mkdirat SYS_getdents64
         SYS_unlinkat SYS_renameat SYS_pwrite64 SYS_read SYS_close SYS_geteuid;
     /// Start of a session by [`Destination::Fd`](crate::Destination::Fd).
     START_DIR_FD: SYS_statx SYS_openat SYS_fstat SYS_fchmod SYS_flock SYS_mkdirat SYS_getdents64 SYS_unlinkat SYS_renameat
         SYS_pwrite64 SYS_read SYS_close SYS_geteuid;
-    /// Start of a session by [`Destination::Journal`](crate::Destination::Journal).
+    /// Start of a session with [`Destination::Journal`](crate::Destination::Journal).
     START_JOURNAL: SYS_close SYS_getsockopt SYS_setsockopt SYS_ppoll SYS_sendto;
     /// Drain thread of a session in a directory.
     DRAIN: SYS_fstat SYS_getrandom SYS_ppoll SYS_read SYS_openat SYS_fchmod SYS_ftruncate
@@ -60,7 +60,7 @@ lists! {
     ATTACH: SYS_getpid SYS_gettid SYS_write;
     /// Thread of a vCPU, after [`Session::attach`](crate::Session::attach).
     VCPU: SYS_write;
-    /// Start of the monitor by [`Session::serve`](crate::Session::serve) or
+    /// Start of the monitor with [`Session::serve`](crate::Session::serve) or
     /// [`serve_after`](crate::Session::serve_after), and its thread.
     SERVE: SYS_getpid SYS_openat SYS_fchmod SYS_statx SYS_socket SYS_bind SYS_listen SYS_ioctl SYS_newfstatat
         SYS_flock SYS_connect SYS_close SYS_renameat SYS_unlinkat SYS_socketpair SYS_clone3

@@ -650,7 +650,7 @@ impl Process {
     /// threads may call.
     pub(super) fn look_after(&self) {
         self.keeps_clients();
-        // Reads the numbers of events before the look at the device. If the look finds the device, the device
+        // Reads the counts of events before the look at the device. If the look finds the device, the device
         // was still there when the threads tried to emit these events.
         for Held { cell, state, .. } in self.held() {
             cell.attempted_now.store(state.attempted(), Relaxed);

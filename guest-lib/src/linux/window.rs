@@ -8,7 +8,7 @@ use hypertrace_segment::LockFile;
 use std::fs;
 use std::path::PathBuf;
 
-/// The parameter by which a VMM passes the address on the kernel command line.
+/// The parameter with which a VMM passes the address on the kernel command line.
 const PARAMETER: &str = "hypertrace.mmio=";
 
 pub(super) fn command_line(options: &Options) -> PathBuf {

@@ -288,7 +288,7 @@ fn probes(id: u64) -> impl Iterator<Item = usize> {
 mod tests {
     use super::*;
 
-    /// Returns the number that `Registry` gives the span in a place of a thread's table.
+    /// Returns the id that `Registry` gives the span in a place of a thread's table.
     fn number(thread: u64, place: u64) -> u64 {
         thread << 38 | (place + 1)
     }

@@ -22,7 +22,7 @@ pub(super) struct Span {
     pub cause: Option<String>,
 }
 
-/// Times in nanoseconds, by the name of the thread or cause and by the index of the part.
+/// Times in nanoseconds. The key is the name of the thread or cause, and the index of the part.
 type Sums = HashMap<(String, usize), u64>;
 
 /// Values of threads that the critical path needs.

@@ -12,7 +12,7 @@ use super::{Limits, Point, quantile};
 pub struct Residuals {
     /// Distance from the time of a reading to its upper limit.
     pub to_host: Option<u64>,
-    /// Distance from the lower limit of a reading to its time.
+    /// Distance from the lower limit of a reading to the reading's time.
     pub from_host: Option<u64>,
 }
 

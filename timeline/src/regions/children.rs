@@ -59,8 +59,8 @@ fn owner(sample: &Sample) -> Option<Owner> {
     Some((sample.session, sample.holder, thread))
 }
 
-/// Finds the children of all groups. The groups have the numbers that the regions refer to. `spans`: the
-/// parted spans.
+/// Finds the children of all groups. Each group must already have the index with which the regions refer to
+/// the group. `spans`: the parted spans.
 pub(super) fn find(groups: &mut [Group], store: &Store, spans: &[Whole]) {
     let mut left = MAX_OF_ALL;
     let mut found = inside(groups, store, |_| true, &mut left);

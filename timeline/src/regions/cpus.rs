@@ -245,7 +245,7 @@ impl Cpus {
     }
 
     /// Returns the threads that had a CPU between two times, in order. Each entry has the end of the thread's
-    /// time, and the thread's number among causes.
+    /// time, and the thread's index in [`Causes`].
     pub fn had(&self, cpu: u32, times: (i64, i64), causes: &mut Causes) -> Vec<(i64, CauseNumber)> {
         let mut found = Vec::new();
         // The search is for all threads that had the CPU, so `tid` is a number that no thread has.

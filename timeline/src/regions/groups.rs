@@ -39,7 +39,7 @@ pub(super) struct Groups {
     /// Key of the values.
     by: String,
     by_value: HashMap<Key, u32>,
-    /// Numbers of spans' targets, from 1 on, by target.
+    /// For each target of spans, the target's id, from 1 on.
     targets: HashMap<String, u32>,
     /// If there are this many groups, a new name gets no group of its own. The remaining groups are for the
     /// other names of each session.

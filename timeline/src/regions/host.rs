@@ -40,7 +40,7 @@ const TID_SLOTS: usize = 4096;
 /// Maximum number of leases whose ends are kept, of some 20 bytes each.
 const MAX_LEASES: usize = 1 << 17;
 
-/// The machine whose kernel schedules a thread. Threads of different machines can have the same number.
+/// The machine whose kernel schedules a thread. Threads of different machines can have the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Side {
     Host,
@@ -102,8 +102,8 @@ pub(super) struct Host {
     pub recordings: Vec<Recording>,
     pub threads: Vec<Thread>,
     pub by_tid: HashMap<(Side, u32), usize>,
-    /// Indices of threads, counted from 1. The bits of a thread's number choose the slot. With the slots,
-    /// most lookups need no search in `by_tid`: an empty slot means that the thread is not known.
+    /// Indices of threads, counted from 1. The bits of a thread id choose the slot. With the slots, most
+    /// lookups need no search in `by_tid`: an empty slot means that the thread is not known.
     pub slots: Box<[u32; TID_SLOTS]>,
     /// Clients by number.
     pub clients: Vec<Client>,
@@ -161,7 +161,7 @@ pub(super) struct Thread {
     pub for_lanes: bool,
     /// Id of the client, if the thread is a client of a program.
     owner: Option<u32>,
-    /// Whether another lease named the thread while its client held it.
+    /// Whether another lease named the thread while the thread's client held the thread.
     is_claimed: bool,
     /// Time until which the thread belongs to no client. The thread was taken away from its client, because
     /// two leases named the thread and the client's events contradicted the kernel's events.

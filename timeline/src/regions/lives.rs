@@ -11,11 +11,11 @@ pub(super) type Life = u16;
 /// these threads is meant.
 pub(super) const UNKNOWN: Life = Life::MAX;
 
-/// The life that each thread id of a machine has now. The first thread that the recording shows with a number
+/// The life that each thread id of a machine has now. The first thread that the recording shows with an id
 /// has the life 0.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
-    /// Lives by thread number. The memory is allocated when the first thread ends.
+    /// Lives, by thread id. The memory is allocated when the first thread ends.
     all: Box<[Life]>,
     /// Ids of threads that had a CPU since the previous thread with the same id ended.
     seen: Tids,

@@ -371,8 +371,8 @@ impl Regions {
         self.store.by_begin().into_iter().map(|index| self.store.get(index))
     }
 
-    /// Returns the number and the name of the thread that a region was on, if that thread is known. The
-    /// program chooses the name: escape it.
+    /// Returns the id and the name of the thread that a region was on, if that thread is known. The program
+    /// chooses the name: escape it.
     pub fn thread(&self, sample: &Sample) -> Option<(u32, Option<&str>)> {
         let of_session = self.threads.get(usize::from(sample.session))?;
         of_session.get(usize::from(sample.thread)).map(lanes::Logged::thread)

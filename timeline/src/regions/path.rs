@@ -84,7 +84,7 @@ enum Kind {
     Woken(u32, u64),
     /// Something else than a thread woke the thread.
     WokenBy(CauseNumber),
-    /// Another thread started the thread: number of the starter, and place of the starter's last record.
+    /// Another thread started the thread: id of the starter, and place of the starter's last record.
     Started(u32, u64),
     /// The thread had a CPU and took SIGKILL, because the process of this number ends.
     Killed(Number),

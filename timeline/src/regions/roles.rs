@@ -230,7 +230,7 @@ pub(super) struct Roles {
     /// Id of the polls' name, if the user did not select polls. In this case, polls only divide the time of
     /// their spans.
     hidden: Option<u32>,
-    /// Roles by session and by the id of the event's class.
+    /// Roles of events. The key is the session and the id of the event's class.
     all: Vec<Vec<Role>>,
     /// Kinds and names of kernels' events.
     of_kernels: ByFormat<(Kernel, u32)>,

@@ -4,7 +4,7 @@
 //!
 //! A region begins and ends while its thread has a CPU. The path between two such times is the same for all
 //! regions that include both times. So the thread's path is walked from each begin or end of a region to the
-//! next begin or end. The path of a region is the sums at the region's end less the sums at the region's
+//! next begin or end. The path of a region is the sums at the region's end minus the sums at the region's
 //! begin.
 
 use super::beyond::Beyond;

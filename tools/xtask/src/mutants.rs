@@ -162,7 +162,8 @@ impl Mutant {
     }
 }
 
-/// Makes a copy of the tree equal to the tree. Equal files are not written, so that cargo builds little.
+/// Updates a copy of the tree, so that the copy is equal to the tree. Equal files are not written, so that
+/// cargo builds little.
 fn renew(copy: &Path, root: &Path) -> Result<()> {
     for file in tree::files(root)? {
         let copied = copy.join(file.strip_prefix(root)?);

@@ -41,7 +41,7 @@ impl Conversion {
     }
 
     /// Returns the text between `%` and the letter. C and Rust write the flag `0` and the width in the same
-    /// way. A width that is an argument gives C's star.
+    /// way. A width that is an argument is written as C's star.
     pub fn padding(&self) -> String {
         match (self.zero, self.width) {
             (zero, _) if self.has_star => format!("{}*", if zero { "0" } else { "" }),

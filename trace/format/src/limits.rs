@@ -30,10 +30,10 @@ pub const MAX_CLIENT_SCHEMAS: usize = hypertrace_abi::schema::MAX_SCHEMAS;
 /// Size of a class in `classes.jsonl` without its text, in bytes.
 pub const CLASS_BYTES: usize = 128;
 
-/// Number of files that one source may begin in a clock epoch. A source begins a file if the source's holder
-/// or clock changes. Because of this limit, a hostile guest cannot fill the folder with files. After this
-/// number of files, later events of the source go to the file that is open, with timestamps clamped to the
-/// range of this file. In each epoch that the VMM begins, the source may begin the same number of files
+/// Maximum number of files that one source may begin in a clock epoch. A source begins a file if the source's
+/// holder or clock changes. Because of this limit, a hostile guest cannot fill the folder with files. After
+/// this number of files, later events of the source go to the file that is open, with timestamps clamped to
+/// the range of this file. In each epoch that the VMM begins, the source may begin the same number of files
 /// again.
 pub const MAX_RESTARTS: u32 = 64;
 

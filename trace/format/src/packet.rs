@@ -43,7 +43,7 @@ pub struct PacketHeader {
     pub magic: u32,
     /// UUID of the session.
     pub uuid: [u8; 16],
-    /// Id of the stream class. The stream class's clock has the same number.
+    /// Id of the stream class. The stream class's clock has the same id.
     pub stream_id: u32,
     /// Time of the first event, in ticks of the class's clock. In a packet without events, the time of the
     /// last event before the packet.

@@ -230,7 +230,7 @@ pub(crate) struct Known<'a> {
     pub taken: &'a Taken,
     /// True if the recorder was killed before the end of the recording.
     pub recovered: bool,
-    /// Lines with the numbers and names of threads. These lines are newer than the lines in the recording's
+    /// Lines with the ids and names of threads. These lines are newer than the lines in the recording's
     /// files.
     pub names: String,
 }

@@ -103,7 +103,7 @@ pub(crate) struct RecordingJson {
     /// Time that a hypervisor had taken from all CPUs when the recording began, in milliseconds.
     #[serde(default)]
     pub stolen_ms: Option<u64>,
-    /// Lines with the numbers and names of threads when the recording began.
+    /// Lines with the ids and names of threads when the recording began.
     pub names: String,
     /// Threads in the kernel's filter when the recording began. If one of these threads starts a thread, the
     /// kernel adds the new thread to the filter. `None` if the recording has no filter, as with perf.

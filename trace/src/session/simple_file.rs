@@ -1,5 +1,5 @@
-//! The simple backend's file. This file gets the declared events of the packets that were taken out of the
-//! host rings.
+//! The simple backend's file. This file receives the declared events of the packets that were taken out of
+//! the host rings.
 
 use crate::ctf::{Domain, Folder, HOST_CLOCK, HostClock, WriteFailed};
 use crate::drain::TraceState;

@@ -115,7 +115,7 @@ extern "C" fn pass_on(signal: libc::c_int) {
         pass_early();
     } else if matches!(signal, libc::SIGTERM | libc::SIGHUP) {
         TOLD.store(true, SeqCst);
-        // SAFETY: kill may be called in a signal handler. A child that has ended keeps its number until this
+        // SAFETY: kill may be called in a signal handler. A child that has ended keeps its id until this
         // process waits for it.
         unsafe { libc::kill(program, signal) };
     }

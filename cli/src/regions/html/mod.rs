@@ -492,7 +492,7 @@ fn exits(out: &mut String, columns: &[(&str, &Breakdown)], part: Part) -> fmt::R
     Ok(())
 }
 
-/// Writes a part of the page that can be scrolled sideways, also by keys.
+/// Writes a part of the page that can be scrolled sideways, also with the keyboard.
 pub fn scrolled(
     out: &mut String,
     label: &str,

@@ -111,8 +111,8 @@ impl Flame {
     #[must_use]
     pub fn stacks(&self) -> Vec<(Vec<Frame>, u64)> {
         let nodes = self.paths.nodes();
-        // The total time of a path includes the total times of its inner paths. A path has a higher number
-        // than its outer path.
+        // The total time of a path includes the total times of its inner paths. A path has a higher id than
+        // its outer path.
         let mut totals = self.times.clone();
         totals.resize(nodes.len(), 0);
         for path in (0..nodes.len()).rev() {

@@ -55,7 +55,7 @@ impl Paths {
     pub fn functions(&self, path: u32) -> Vec<u64> {
         let mut functions = Vec::new();
         let mut at = path;
-        // A path has a higher number than its caller's path, so each round has a lower number in `at`.
+        // A path has a higher id than its caller's path, so each round has a lower id in `at`.
         while let Some((outer, function)) = self.nodes.get(at as usize) {
             functions.push(*function);
             at = *outer;

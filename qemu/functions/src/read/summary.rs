@@ -154,7 +154,7 @@ impl Summary {
         functions
     }
 
-    /// Returns the numbers of calls and the times of a function.
+    /// Returns the counts of calls and the times of a function.
     #[must_use]
     pub fn function(&self, address: u64) -> Option<&Function> {
         self.functions.get(&address)

@@ -27,7 +27,7 @@ pub enum Reads {
     Registers = 1,
 }
 
-/// Function that QEMU calls before the execution of an instruction. The arguments are the number of the vCPU,
+/// Function that QEMU calls before the execution of an instruction. The arguments are the index of the vCPU,
 /// and the word that the plugin passed at the registration.
 pub type ExecCallback = extern "C" fn(c_uint, *mut c_void);
 

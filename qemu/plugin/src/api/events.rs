@@ -1,7 +1,7 @@
 //! Events for which QEMU calls a plugin, and their registration.
 //!
-//! Each callback has two forms. Before API 7, a callback's first argument is the plugin's number. From API 7
-//! on, a callback's last argument is a word that the plugin passes when the plugin registers the callback; no
+//! Each callback has two forms. Before API 7, a callback's first argument is the plugin's id. From API 7 on,
+//! a callback's last argument is a word that the plugin passes when the plugin registers the callback; no
 //! callback here needs this word. Callbacks of single instructions ([`Instruction`](super::Instruction)) have
 //! the same form in all versions.
 //!

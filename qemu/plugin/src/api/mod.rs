@@ -104,7 +104,7 @@ impl Qemu {
     /// # Safety
     /// Both arguments are arguments of the running call of `qemu_plugin_install`.
     pub unsafe fn new(id: Id, info: *const Info) -> Qemu {
-        // SAFETY: the caller's promise; the name is a C string.
+        // SAFETY: the caller promises that `info` is QEMU's argument; the name is a C string.
         let (info, target) = unsafe { (&*info, CStr::from_ptr((*info).target_name)) };
         SERVED.store(info.version, Relaxed);
         Qemu {

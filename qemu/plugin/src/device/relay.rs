@@ -45,7 +45,8 @@ pub struct Entry {
     pub recorded: AtomicU64,
 }
 
-// SAFETY: only the vCPU's own thread accesses `vcpu`. Each caller of `Entry::vcpu` has to promise this.
+// SAFETY: only the vCPU's own thread accesses `vcpu`. Each caller of `Entry::vcpu` has to promise that the
+// caller is on this thread.
 unsafe impl Sync for Entry {}
 
 /// State that only the vCPU's own thread uses.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Sends requests to a collector by HTTP/1.1 without TLS. Each request has a connection of its own and ends
+//! Sends requests to a collector over HTTP/1.1 without TLS. Each request has a connection of its own and ends
 //! in bounded time.
 
 use crate::escape::Escaped;

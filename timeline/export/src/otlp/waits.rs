@@ -25,7 +25,7 @@ pub struct Wait {
 /// The waits of all threads.
 #[derive(Debug, Default)]
 pub struct Waits {
-    /// Waits by session and thread, in the order of time.
+    /// For each session and thread, the waits in the order of time.
     of_threads: HashMap<(usize, u32), Vec<Wait>>,
     count: usize,
     /// Least length of a wait that is kept, in nanoseconds.

@@ -454,7 +454,7 @@ impl Writer<'_, '_> {
         self.client(session, client, &format!("client {client}").into())
     }
 
-    /// Returns the track of a host's thread, given only the thread's number.
+    /// Returns the track of a host's thread, given only the thread's id.
     pub fn task(&mut self, machine: u64, tid: u32, name: Option<&str>) -> Result<u64> {
         let pid = self.known.processes.get(&(machine, tid)).copied();
         let name = name.map(|name| name.strip_prefix("vmm/").unwrap_or(name));

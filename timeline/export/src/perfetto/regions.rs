@@ -78,7 +78,7 @@ struct Threads<'a, 'w, 'o> {
     window: (i64, i64),
     states: States,
     /// Threads. The key is the session, whether the thread belongs to the guest, and the thread's id. The
-    /// bool is needed because a guest's thread and a host's thread may have the same number.
+    /// bool is needed because a guest's thread and a host's thread may have the same id.
     threads: HashMap<(usize, bool, u32), Thread>,
 }
 

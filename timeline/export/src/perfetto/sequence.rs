@@ -88,7 +88,7 @@ impl TraceClock {
                 write(clock::OF_SEQUENCE, at, true, packet);
             }
             write(self.id(), at, false, packet);
-            // REALTIME is written too, because viewers place the times of other machines and files by
+            // REALTIME is written too, because viewers place the times of other machines and files with
             // REALTIME.
             if let Some(boot_ns) = self.boot_ns {
                 let real = i128::from(at) - i128::from(boot_ns) + i128::from(self.unix_ns);

@@ -46,7 +46,7 @@ pub(crate) struct CpuInput<'a> {
     event: Option<Event<'a>>,
     /// Number of lost events before `event` that the kernel counted.
     missed: u64,
-    /// Whether further events were lost before `event` that the kernel did not count.
+    /// Whether events that the kernel did not count were lost before `event`, too.
     has_uncounted: bool,
     /// Time of the last event. Times never decrease.
     time: Time,

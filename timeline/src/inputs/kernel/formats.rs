@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 #[derive(Debug)]
 pub(crate) struct Formats {
     texts: Vec<Text>,
-    /// Numbers of the texts in `texts`, counted from 1. The first index is the upper byte of an event's id,
+    /// Indices of the texts in `texts`, counted from 1. The first index is the upper byte of an event's id,
     /// and the second index is the lower byte. The table is divided by the upper byte, so that ids without
     /// formats take little memory: a session may have many traces.
     by_id: Vec<Vec<u32>>,

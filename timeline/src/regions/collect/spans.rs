@@ -17,7 +17,7 @@ use super::Pass;
 use crate::event::{EventKind, EventRef};
 
 /// The thread of an event: the thread's index if the thread's time is divided, and the thread's machine and
-/// number if they are known.
+/// id if these are known.
 type On = (Option<usize>, Option<(Side, u32)>);
 
 impl Pass<'_> {
