@@ -7,10 +7,10 @@
 //! client, in ticks of the raw counter. Bytes or packets would not be a fair measure, because a client
 //! chooses the cost of its bytes and packets. Each client has an account of the time spent on it. A client
 //! gets at most a share more time than the waiting client that has had the least time. A step cannot be
-//! divided, so a client whose step took longer than its share waits until the others have had as much time.
-//! The client with the shortest expected step comes first, so that a client with few records does not wait
-//! for all clients with many records. If no other client needs the time, a client with more records gets the
-//! time.
+//! divided, so a client whose step took longer than its share waits until the other clients have had as much
+//! time. The client with the shortest expected step comes first, so that a client with few records does not
+//! wait for all clients with many records. If no other client needs the time, a client with more records gets
+//! the time.
 
 use crate::ring::{Consumer, ConsumerState};
 use crate::sink::{DrainSink, Drained};

@@ -64,7 +64,7 @@ pub mod mark {
 }
 
 /// Ioctls of `/dev/hypertrace`, which the kernel module of a Linux guest creates. The argument of an ioctl is
-/// the address of a client's number, a u32.
+/// the address of a u32 that holds a client's id.
 #[doc(hidden)]
 pub mod module {
     /// Ioctl that leases the client to the open file description: `_IOWR(0xe7, 0, u32)`.

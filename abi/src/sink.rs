@@ -25,7 +25,7 @@ pub enum Status {
     Failed = 2,
     /// The slot is malformed, and the host has counted the slot as a fault.
     Invalid = 3,
-    /// The point exceeds the client's rate limit, and the host has counted this.
+    /// The point exceeds the client's rate limit, and the host has counted the point as limited.
     Limited = 4,
 }
 

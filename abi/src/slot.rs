@@ -82,8 +82,8 @@ pub enum BadSlot {
 }
 
 /// Asks the host to serve the point in the client's slot of a segment. `cpu` is the CPU that made the point,
-/// `seq` the slot's number, nonzero. An awake host polls only the last of the stored words. This word is in
-/// the slot's own cache line.
+/// `seq` the slot's sequence number, nonzero. An awake host polls only the last of the stored words. This
+/// word is in the slot's own cache line.
 #[inline(always)]
 pub fn ask(memory: &ClientMemory<'_>, cpu: u32, seq: u32) {
     let [.., who, _, len] = &memory.guest[guest_page::SLOT..=guest_page::SLOT_LEN] else {

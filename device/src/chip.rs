@@ -477,7 +477,7 @@ impl Chip {
     /// Drains everything that is in the rings now, without a limit of time. A drain loop calls this function
     /// at its end. Records that clients add meanwhile do not prolong the drain.
     ///
-    /// Only the drain loop's thread may call this, never a vCPU's thread.
+    /// Only the drain loop's thread may call this function, never a vCPU's thread.
     pub fn drain_all(&self) {
         let clients = &mut *lock(&self.clients);
         self.pass(|sink, rings| clients.drain_rest(sink, rings));

@@ -283,8 +283,8 @@ static bool erase(struct ht_device *device, u32 index)
 	for (i = 0; !device->traps && i < PAGE_WORDS; i++)
 		registers[i] = 0;
 	/*
-	 * The next reference point gets a random number, because the last holder may have left a
-	 * reply with a number that this holder chose.
+	 * The next reference point gets a random sequence number, because the last holder may have
+	 * left a reply with a number that this holder chose.
 	 */
 	if (!device->traps)
 		registers[HYPERTRACE_ABI_REGISTER_EMIT / sizeof(u64)] = get_random_u32();

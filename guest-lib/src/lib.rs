@@ -50,9 +50,9 @@
 //! }
 //! ```
 //!
-//! Threads that end give their clients back; a forked child leases its own. After [`open`], [`event!`] is
-//! safe in a signal handler: an event that interrupts another event is counted, not recorded. [`counts()`]
-//! returns how many events this process lost, and why; the host learns some of these numbers.
+//! Threads that end give their clients back; a forked child leases clients of its own. After [`open`],
+//! [`event!`] is safe in a signal handler: an event that interrupts another event is counted, not recorded.
+//! [`counts()`] returns how many events this process lost, and why; the host learns some of these numbers.
 //!
 //! # Bare metal
 //!

@@ -267,8 +267,8 @@ pub struct Lost {
     pub(crate) trace: usize,
     /// Exact number of lost events, or 0 if a kernel's trace only says that events were lost.
     pub events: u64,
-    /// Counts of all lost events of this source by cause. The counts come from `session.json`, because
-    /// packets do not have the causes. All counts are 0 if the causes are not known.
+    /// For each cause, the count of all lost events of this source. The counts come from `session.json`,
+    /// because packets do not have the causes. All counts are 0 if the causes are not known.
     pub causes: Losses,
 }
 

@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Lets the started program inherit a descriptor under its number.
+/// Lets the started program inherit a descriptor under the same descriptor number.
 pub(crate) fn inherit(command: &mut Command, descriptor: i32) {
     // SAFETY: between fork and exec, only fcntl is called, and fcntl is safe there.
     unsafe {

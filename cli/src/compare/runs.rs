@@ -136,7 +136,7 @@ fn usable(out: &Path, sides: &[Side; 2]) -> String {
     }
 }
 
-/// Reads a run in the directory. An error names the directory by the path that the user knows.
+/// Reads a run in the directory. An error names the directory with the path that the user knows.
 fn read_in(out: &Folder, name: &str) -> Result<Run> {
     let mut faults = Faults::default();
     let run = read(&out.by_descriptor().join(name), &mut faults);

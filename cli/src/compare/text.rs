@@ -9,7 +9,7 @@ use hypertrace_export::escape::Escaped;
 use hypertrace_timeline::regions::Part;
 use std::fmt::Write;
 
-/// Maximum number of rows that are shown for a name: for regions inside, for exits and for causes.
+/// Maximum number of rows that are shown for a name: for inner regions, for exits and for causes.
 const MAX_ROWS: usize = 3;
 /// Width of the column of names in characters.
 const NAMES: usize = 24;

@@ -39,7 +39,7 @@ lists! {
     /// Start of a session with [`Destination::Path`](crate::Destination::Path).
     START_DIR: SYS_newfstatat SYS_statx SYS_openat SYS_fstat SYS_fchmod SYS_flock SYS_mkdirat SYS_getdents64
         SYS_unlinkat SYS_renameat SYS_pwrite64 SYS_read SYS_close SYS_geteuid;
-    /// Start of a session by [`Destination::Fd`](crate::Destination::Fd).
+    /// Start of a session with [`Destination::Fd`](crate::Destination::Fd).
     START_DIR_FD: SYS_statx SYS_openat SYS_fstat SYS_fchmod SYS_flock SYS_mkdirat SYS_getdents64 SYS_unlinkat SYS_renameat
         SYS_pwrite64 SYS_read SYS_close SYS_geteuid;
     /// Start of a session with [`Destination::Journal`](crate::Destination::Journal).

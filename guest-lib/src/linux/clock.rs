@@ -133,7 +133,7 @@ fn tsc(cpuinfo: &str, clocksources: &str) -> Tsc {
     let has = |flag| flags.split_whitespace().any(|word| word == flag);
     let offered = clocksources.split_whitespace().any(|word| word == "tsc");
     let is_steady = has("constant_tsc") && has("nonstop_tsc");
-    // A system that shows no clocks has not dropped any.
+    // A system that shows no clocks has not dropped any clock.
     let is_kept = offered || (is_steady && clocksources.trim().is_empty());
     match has("tsc") && (is_steady || has("hypervisor")) {
         true if is_kept => Tsc::Kept,

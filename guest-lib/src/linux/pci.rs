@@ -40,7 +40,7 @@ pub(super) fn open(function: &Path, options: &Options) -> Result<Opened, OpenErr
     Opened::new(place, channel, mappings, lock, options)
 }
 
-/// Maps the BARs by `map`, which takes a BAR's number, a length, and whether the mapping is for stores, too.
+/// Maps the BARs with `map`, which takes a BAR's index, a length, and whether the mapping is for stores, too.
 fn map_all(
     function: &Path,
     map: impl Fn(usize, u64, bool) -> Result<Mapping, OpenError>,

@@ -59,8 +59,9 @@ static ON_NEW_CLIENT: OnceLock<fn()> = OnceLock::new();
 /// Returns the calling thread's client, if it has one.
 #[inline(always)]
 fn current() -> Option<&'static Client<'static>> {
-    // SAFETY: the pointer is null or that of a cell: cells are never freed. `use_other_client` has stored the
-    // pointer, so the cell was filled for this thread. The thread keeps the cell until the thread ends.
+    // SAFETY: the pointer is null or points to a cell, and cells are never freed. `use_other_client` has
+    // stored the pointer, so the cell was filled for this thread. The thread keeps the cell until the thread
+    // ends.
     CURRENT.with(|current| unsafe { Some(current.load(Relaxed).as_ref()?.client()) })
 }
 

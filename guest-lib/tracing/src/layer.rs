@@ -101,7 +101,7 @@ impl<D: Destination> HypertraceLayer<D> {
         }
     }
 
-    /// Returns a span that this process made, and its number.
+    /// Returns a span that this process made, and the span's id.
     #[inline]
     fn own(&self, id: &Id) -> Option<(&Open, u64)> {
         let open = self.open.get(id.into_u64())?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Values of names, found by the name's address. An address suffices because a session stores each name once,
-//! and a search by address is cheap enough for millions of events.
+//! Value of each name. The key is the address of the name. An address suffices because a session stores each
+//! name once, and a search by address is cheap enough for millions of events.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

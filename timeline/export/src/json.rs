@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Events as JSON, one object per line, and regions as one object, by the schema of docs/json.md.
+//! Events as JSON, one object per line, and regions as one object, according to the schema of docs/json.md.
 
 use crate::choice::Choice;
 use crate::escape::{Json, JsonText};

@@ -15,7 +15,7 @@
 use super::FRACTION;
 use hypertrace_format::clock::FREQUENCIES;
 
-/// The host's raw counter during one boot, mapped to Unix time by one anchor and one rate.
+/// The host's raw counter during one boot, mapped to Unix time with one anchor and one rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostCounter {
     boot_id: Option<u128>,

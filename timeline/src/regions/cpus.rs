@@ -248,7 +248,7 @@ impl Cpus {
     /// time, and the thread's index in [`Causes`].
     pub fn had(&self, cpu: u32, times: (i64, i64), causes: &mut Causes) -> Vec<(i64, CauseNumber)> {
         let mut found = Vec::new();
-        // The search is for all threads that had the CPU, so `tid` is a number that no thread has.
+        // The search is for all threads that had the CPU, so `tid` is an id that no thread has.
         let next = Next { cpu, tid: u32::MAX, prev: None };
         self.before(next, times, MAX_IN_WAIT, causes, &mut found);
         found

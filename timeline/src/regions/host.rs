@@ -301,7 +301,7 @@ impl Host {
         host
     }
 
-    /// Returns a client; `None` if its number is too large.
+    /// Returns a client; `None` if the client's id is too large.
     pub fn client(&mut self, number: u32) -> Option<&mut Client> {
         let number = number as usize;
         if number >= self.clients.len() && number < MAX_CLIENTS as usize {

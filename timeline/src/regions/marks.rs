@@ -270,8 +270,8 @@ pub(super) fn of_kvm(
     })
 }
 
-/// A field's value that tells the reason of an exit. The numbers are the index of the trace, the number of
-/// the event's format, the index of the field, and the value.
+/// A field's value that tells the reason of an exit. The tuple has the index of the trace, the index of the
+/// event's format, the index of the field, and the value.
 type Known = (u16, u32, usize, i64);
 
 /// Names of exits' reasons.

@@ -86,7 +86,7 @@ enum Kind {
     WokenBy(CauseNumber),
     /// Another thread started the thread: id of the starter, and place of the starter's last record.
     Started(u32, u64),
-    /// The thread had a CPU and took SIGKILL, because the process of this number ends.
+    /// The thread had a CPU and took SIGKILL, because the process with this id ends.
     Killed(Number),
     /// The thread got a CPU and ended on it. The recording does not say whether the thread was killed.
     Ended,
@@ -222,7 +222,7 @@ impl History {
         let of_maker = self.threads.get(&by).and_then(|last| last.process);
         let process = if is_of_process { of_maker } else { self.processes.start() };
         self.make_room(task.tid());
-        // The old entry goes, because another thread may have had the same number.
+        // The old entry is removed, because another thread may have had the same id.
         self.threads.insert(task.tid(), Last { process, ..Last::new(task) });
     }
 

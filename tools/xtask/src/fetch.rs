@@ -136,7 +136,7 @@ struct Apt {
     /// This machine's architecture, as the distribution calls it
     native: String,
     cache: PathBuf,
-    /// Reasons why lists of packages are missing, by architecture
+    /// For each architecture, the reasons why lists of packages are missing
     damaged: BTreeMap<String, String>,
     /// Lock on the cache, so that only one process fetches at the same time
     _lock: fs::File,

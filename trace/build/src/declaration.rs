@@ -46,7 +46,7 @@ impl EventDecl {
         self.disabled
     }
 
-    /// Returns the number of the declaration's line. The first line has number 1.
+    /// Returns the line number of the declaration. The first line has number 1.
     pub fn line(&self) -> usize {
         self.line
     }

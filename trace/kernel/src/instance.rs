@@ -257,7 +257,7 @@ impl Instance {
         self.dir.set("tracing_on", if on { "1" } else { "0" })
     }
 
-    /// Returns the numbers of the CPUs that have a buffer.
+    /// Returns the ids of the CPUs that have a buffer.
     pub fn cpus(&self) -> Result<Vec<u32>, Error> {
         let names = self.dir.dir("per_cpu").and_then(|dir| dir.names(MAX_CPUS));
         let names = names.map_err(|e| self.failed("list", "per_cpu", e))?;

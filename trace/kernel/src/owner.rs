@@ -1,7 +1,7 @@
 //! The process that owns an instance. The instance's name identifies this process.
 //!
-//! A killed process leaves its instance, and the instance continues to record. A process's number alone does
-//! not identify the process, because the kernel uses numbers again. All owners are processes of the first PID
+//! A killed process leaves its instance, and the instance continues to record. A process's id alone does not
+//! identify the process, because the kernel uses ids again. All owners are processes of the first PID
 //! namespace, because only processes of this namespace use the kernel's trace.
 
 use std::fmt;

@@ -84,8 +84,8 @@ impl Names {
     /// own. A name may contain line ends, so the other lines are parts of the names of other threads.
     pub fn add_lines(&mut self, lines: &str) {
         let mut at = 0;
-        // Each entry has the number of a line's thread, the offset of the thread's name, and the offset of
-        // the line's end.
+        // Each entry has the id of a line's thread, the offset of the thread's name, and the offset of the
+        // line's end.
         let mut found: Vec<(u32, usize, usize)> = Vec::new();
         for line in lines.split_inclusive('\n') {
             let end = at + line.trim_end_matches('\n').len();

@@ -71,7 +71,7 @@ impl Drop for SessionParts {
     }
 }
 
-/// Numbers of event names that a pattern matches.
+/// How many event names a pattern matches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Matched {
@@ -384,9 +384,9 @@ impl Session {
         Ok(self.summary_of(&engine))
     }
 
-    /// Ends the session like [`Session::finish`], but ends it even if the session cannot be written to its
-    /// end. Events that cannot be written count as lost in the summary. Such events also count as lost in the
-    /// files, as far as the files have room for the counts.
+    /// Ends the session like [`Session::finish`], but ends the session even if the session cannot be written
+    /// to its end. Events that cannot be written count as lost in the summary. Such events also count as lost
+    /// in the files, as far as the files have room for the counts.
     pub fn end(self) -> (Summary, Result<(), SessionError>) {
         self.parts.end();
         let mut engine = self.engine();

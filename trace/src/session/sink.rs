@@ -1,4 +1,4 @@
-//! A session as the sink that a device pulls its events into.
+//! A session in the role of the sink: the device passes the guest's events to the session.
 
 use super::engine::Engine;
 use super::handle::{Session, SessionParts};

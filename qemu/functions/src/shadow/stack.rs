@@ -30,7 +30,7 @@ pub(super) struct Frame {
     pub time: u64,
 }
 
-/// Range of addresses by which a stack is recognized.
+/// Range of addresses from which a stack is recognized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Region {
     /// Nothing was called yet

@@ -47,7 +47,8 @@ unsafe extern "C" {
     );
     fn qemu_plugin_tb_n_insns(tb: *const Tb) -> usize;
     fn qemu_plugin_tb_get_insn(tb: *const Tb, index: usize) -> *mut Insn;
-    // This function has one of two types. The version that QEMU passes at installation decides which type.
+    // This function has one of two types. The version that QEMU passes at installation decides which of the
+    // two types the function has.
     fn qemu_plugin_insn_data();
     fn qemu_plugin_insn_size(insn: *const Insn) -> usize;
     fn qemu_plugin_insn_vaddr(insn: *const Insn) -> u64;

@@ -124,7 +124,7 @@ pub(super) mod scheduling {
     pub const NAMES: u32 = 5;
     /// Time, state of the last thread, and the next thread's id, priority and name.
     pub const SWITCH: [u32; 5] = [1, 2, 3, 4, 6];
-    /// Time, the thread's number, CPU, priority and name, and the event's flags.
+    /// Time, the thread's id, CPU, priority and name, and the event's flags.
     pub const WAKING: [u32; 6] = [7, 8, 9, 10, 11, 12];
 }
 

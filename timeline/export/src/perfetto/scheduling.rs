@@ -273,7 +273,7 @@ fn states(
     }
 }
 
-/// Writes a state of a thread, with the thread's number, name and priority.
+/// Writes a state of a thread, with the thread's id, name and priority.
 fn task_state(
     writer: &mut Writer<'_, '_>,
     trace: usize,

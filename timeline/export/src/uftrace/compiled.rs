@@ -198,7 +198,7 @@ impl Tracks {
         let thread = event.thread.map_or(client + 1, |thread| thread.tid);
         let is_number = |tid: &u32| (1..=i32::MAX as u32).contains(tid);
         let Tracks { numbers, tried, .. } = self;
-        // The search is short: no number is tried twice, and each number that was tried belongs to a track.
+        // The search is short: no id is tried twice, and each id that was tried belongs to a track.
         let others = (FIRST_NUMBER + *tried..).inspect(|_| *tried += 1);
         let mut candidates = Some(thread).filter(is_number).into_iter().chain(others);
         let tid = candidates.find(|tid| numbers.insert(*tid)).unwrap_or(FIRST_NUMBER);

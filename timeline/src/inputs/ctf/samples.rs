@@ -147,7 +147,7 @@ impl Times {
     }
 }
 
-/// The times of a session's reference points, by clock and client.
+/// The times of a session's reference points. The key is the clock and the client.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub by_clock: BTreeMap<u32, BTreeMap<u32, Times>>,

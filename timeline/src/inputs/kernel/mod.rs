@@ -758,7 +758,7 @@ impl KernelTrace {
         Ok(end.map(|end| end.min(known)))
     }
 
-    /// Returns the input of each CPU that has pages, with the CPU's number.
+    /// Returns the input of each CPU that has pages, with the CPU's id.
     fn inputs<'a>(
         &'a self,
         session: usize,
