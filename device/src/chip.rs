@@ -484,8 +484,8 @@ impl Chip {
     }
 
     /// Ends a drain loop: drains the rest, and counts what cannot be written as lost. The drop of a
-    /// [`DrainThread`](crate::DrainThread) does the same. A VMM's own loop calls this after the last vCPU has
-    /// stopped and before the session ends.
+    /// [`DrainThread`](crate::DrainThread) does the same. A VMM's own loop calls this function after the last
+    /// vCPU has stopped and before the session ends.
     pub fn end_drain(&self) {
         with_drain(&*self.sink, |sink| sink.last_pass());
         self.drain_all();

@@ -115,7 +115,7 @@ pub struct ChipState {
     pub mask_version: u64,
     /// Schema texts, for [`ClientState::texts`].
     pub texts: Vec<String>,
-    /// All clients, by number.
+    /// All clients, by id.
     pub clients: Vec<ClientState>,
 }
 

@@ -41,7 +41,7 @@
  */
 struct ht_client {
 	struct hypertrace_bare bare;
-	/* Number of the last point that this client asked a segment's host to serve. */
+	/* Sequence number of the last point that this client asked a segment's host to serve. */
 	u32 asked;
 	/* The ring's head when the periodic work last looked at this client. */
 	u64 looked_at;

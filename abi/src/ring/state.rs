@@ -145,7 +145,7 @@ impl ProducerState {
     pub fn revoke(&self, token: u64) -> bool {
         let revoked = self.token.compare_exchange(token, 0, Relaxed, Relaxed).is_ok();
         if revoked {
-            // This store is only a hint, because the producer may overwrite it with its own limit.
+            // This store is only a hint, because the producer may overwrite this limit with its own limit.
             self.limit.store(0, Relaxed);
         }
         revoked

@@ -124,7 +124,7 @@ Examples:
 Exit code: 0 done, 1 failed or slower than --fail-on, 2 wrong usage, runs that
 may not be compared, or damaged or foreign input.";
 
-/// Runs of one side, each with the path by which the run is shown.
+/// Runs of one side, each with the path under which the run is shown.
 type Side = Vec<(PathBuf, Run)>;
 
 /// Runs the command.

@@ -14,7 +14,7 @@ use std::fs;
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Something that a machine can do, or the reason why not.
+/// An ability of a machine, or the reason why the machine lacks the ability.
 struct Ability {
     name: &'static str,
     /// What the ability is needed for.

@@ -38,7 +38,7 @@ fn events<'a>(packets: &'a [Value], kind: &str) -> Vec<&'a Value> {
     packets.iter().filter(|packet| packet["track_event"]["type"] == kind).collect()
 }
 
-/// Returns the descriptions of tracks, by number. If a track has several descriptions, the last one counts.
+/// Returns the descriptions of tracks, by id. If a track has several descriptions, the last one counts.
 fn tracks(packets: &[Value]) -> BTreeMap<u64, &Value> {
     let described = packets.iter().map(|packet| &packet["track_descriptor"]);
     described.filter(|of| !of.is_null()).map(|of| (number(&of["uuid"]), of)).collect()

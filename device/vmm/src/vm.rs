@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The calls of the VMM to its hypervisor that the device needs.
+//! The calls that the device needs and that the VMM makes to its hypervisor.
 
 use hypertrace_device::{Chip, Kick, Mapping, Region, Window};
 use serde::{Deserialize, Serialize};

@@ -5,7 +5,7 @@
 //! the word from which a process knows that the channel belongs to this process. The child finds zeros in
 //! these pages, lets go of its parent's lock file, maps the device anew and leases clients of its own.
 //!
-//! The code is unsafe because all this state is reached by one pointer and never freed.
+//! The code is unsafe because all this state is reached through one pointer and never freed.
 #![allow(unsafe_code)]
 
 use super::cell::ClientCell;
@@ -464,7 +464,7 @@ impl Process {
     }
 
     /// Puts private memory in the place of all mappings if the address is in one of them; else returns
-    /// `false`. A signal handler calls this after a failed access.
+    /// `false`. A signal handler calls this function after a failed access.
     pub(super) fn replace(&self, address: usize) -> bool {
         let is_here = self.mappings.iter().any(|mapping| mapping.range().contains(&address));
         // Another thread that comes here meanwhile repeats its access until the mappings are replaced.

@@ -28,7 +28,7 @@ pub(super) fn start<F: FnMut() -> bool + Send + 'static>(look: F) {
     let is_begun = [Some(STACK), None].into_iter().any(|stack| {
         let (mut attributes, mut thread) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         let attributes = attributes.as_mut_ptr();
-        // SAFETY: the attributes are initialized, then used, then destroyed. `run::<F>` gets a box of its
+        // SAFETY: the attributes are initialized, then used, then destroyed. `run::<F>` receives a box of its
         // type, and owns the box as soon as the thread begins.
         unsafe {
             libc::pthread_attr_init(attributes);

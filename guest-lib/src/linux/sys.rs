@@ -48,8 +48,8 @@ pub(super) fn main_has_ended() -> bool {
     MAIN_ENDED.load(Relaxed)
 }
 
-/// Returns the number of the process's threads, including a main thread that has ended, if the system shows
-/// the number. A signal handler must not call this function.
+/// Returns how many threads the process has, including a main thread that has ended, if the system shows the
+/// number. A signal handler must not call this function.
 pub(super) fn threads() -> Option<usize> {
     Some(std::fs::read_dir("/proc/self/task").ok()?.count())
 }

@@ -26,7 +26,7 @@ pub enum RecordType {
     Exit,
     /// Records are missing here. The address is the number of missing records.
     Lost,
-    /// Event of uftrace. The address of the record is the event's number.
+    /// Event of uftrace. The record's address field holds the id of the event.
     Event,
 }
 

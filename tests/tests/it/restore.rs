@@ -139,8 +139,8 @@ fn number(event: &Event) -> Option<u64> {
     })
 }
 
-/// Returns the numbers of a client's events in a session. Checks the figures that must be right in every
-/// session.
+/// Returns the sequence numbers of a client's events in a session. Checks the figures that must be right in
+/// every session.
 fn check(ended: &Ended, client: u32) -> Vec<u64> {
     let Ended { summary, dir } = ended;
     assert!(summary.faults.is_empty(), "{:?}", summary.faults);

@@ -45,8 +45,8 @@ pub(crate) fn address(name: &Arc<str>) -> usize {
     Arc::as_ptr(name).cast::<u8>() as usize
 }
 
-/// Map whose keys are addresses or numbers of clients. No attacker can choose many of these numbers, so a
-/// weak hash is safe.
+/// Map whose keys are addresses or client ids. No attacker can choose many of these keys, so a weak hash is
+/// safe.
 pub(crate) type ByNumber<K, V> = HashMap<K, V, BuildHasherDefault<Multiply>>;
 
 /// Hash of a number, for [`ByNumber`].

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Makes a map narrower by constraints of a second source that may be wrong.
+//! Makes a map narrower with the constraints of a second source, which may be wrong.
 //!
 //! The constraints of reference points are certain. The constraints of a kernel's trace are not certain: the
 //! trace may lack an event without counting the loss, or the file may be from another machine. So a

@@ -130,7 +130,7 @@ pub(super) struct Thread {
     pub tid: u32,
     /// Index of the kernel's trace, because another machine may have a thread with the same id.
     pub trace: u16,
-    /// Life of the number. Threads that had the same number one after another have different lives.
+    /// Life of the number. Threads that had the same id one after another have different lives.
     pub life: Life,
 }
 
@@ -186,7 +186,7 @@ pub(super) enum Found {
     Others,
 }
 
-/// All causes, by number.
+/// All causes, by id.
 #[derive(Debug)]
 pub(super) struct Causes {
     all: Vec<Found>,
@@ -316,7 +316,7 @@ impl Causes {
         }
     }
 
-    /// Returns all causes by number.
+    /// Returns all causes, by id.
     pub fn finish(
         &self,
         thread: impl Fn(u16, u32) -> (Option<String>, Option<usize>),

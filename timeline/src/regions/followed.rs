@@ -7,7 +7,7 @@
 use super::marks::Kernel;
 use crate::format;
 
-/// Limit of the numbers of threads: Linux's `PID_MAX_LIMIT`.
+/// Limit of thread ids: Linux's `PID_MAX_LIMIT`.
 pub(super) const TIDS: usize = 1 << 22;
 /// States of a thread that has ended: `EXIT_DEAD` and `EXIT_ZOMBIE`.
 pub(super) const ENDED: i64 = 0x30;

@@ -74,8 +74,8 @@ impl Groups {
         }
     }
 
-    /// Returns the number of a span's target. If there are too many targets, returns 0, as for a span without
-    /// a target.
+    /// Returns the id of a span's target. If there are too many targets, returns 0, as for a span without a
+    /// target.
     pub fn target(&mut self, target: &[u8]) -> u32 {
         let target = match String::from_utf8_lossy(target) {
             long if long.len() > MAX_VALUE => cut(long.into_owned()).into(),

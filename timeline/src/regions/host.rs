@@ -105,7 +105,7 @@ pub(super) struct Host {
     /// Indices of threads, counted from 1. The bits of a thread id choose the slot. With the slots, most
     /// lookups need no search in `by_tid`: an empty slot means that the thread is not known.
     pub slots: Box<[u32; TID_SLOTS]>,
-    /// Clients by number.
+    /// Clients, by id.
     pub clients: Vec<Client>,
     /// For each thread, the open regions between two events of the VMM.
     pub vmm: HashMap<u32, Pairs>,
@@ -334,7 +334,7 @@ impl Host {
     }
 
     /// Returns the key of the span with the id `id` to which an event of a client refers. For an event of the
-    /// VMM, `client` is a number that no client has.
+    /// VMM, `client` is an id that no client has.
     pub fn span(&self, session: usize, client: u32, id: u64) -> Key {
         let process = self.clients.get(client as usize).map(|client| client.process);
         Key { session, process, id }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Lives of threads' numbers. Several threads can have the same number, one after another. The life tells
-//! which of these threads is meant.
+//! Lives of threads' numbers. Several threads can have the same id, one after another. The life tells which
+//! of these threads is meant.
 
 use super::followed::{TIDS, Tids};
 
@@ -32,7 +32,7 @@ impl Lives {
         self.seen.insert(tid);
     }
 
-    /// Notes that a thread ended, so that another thread may get its number.
+    /// Notes that a thread ended, so that another thread may get its id.
     pub fn end(&mut self, tid: u32) {
         self.seen.remove(tid);
         if self.all.is_empty() {

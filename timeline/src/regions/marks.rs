@@ -9,7 +9,7 @@ use crate::format;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Names of the first reasons, by number.
+/// Names of the first reasons, by id.
 const ACCESSES: [&str; 6] = ["other", "mmio write", "mmio read", "pio write", "pio read", "hlt"];
 const MMIO_WRITE: Reason = 1;
 const MMIO_READ: Reason = 2;

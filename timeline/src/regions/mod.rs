@@ -133,7 +133,7 @@ pub struct Options {
     pub select: Select,
     /// Which of the regions are shown.
     pub choice: Choice,
-    /// Value by which the regions of a name are grouped.
+    /// Value that groups the regions of a name.
     pub by: By,
     /// Whether the intervals of all threads are kept for [`Regions::steps`] and [`Regions::lanes`]: at least
     /// the last 4,194,304, of 32 bytes each.

@@ -23,7 +23,7 @@ pub(super) struct Open {
     pub client: u32,
     /// Id of the target of a span.
     pub target: u32,
-    /// Value at the region's beginning by which the region is grouped.
+    /// Value at the region's beginning that determines the region's group.
     pub value: Option<String>,
     /// What the filter found in the event that began the region.
     pub answers: Option<Answers>,

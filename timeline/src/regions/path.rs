@@ -98,7 +98,7 @@ impl Kind {
         matches!(self, Kind::In(_) | Kind::Seen(_) | Kind::Killed(_) | Kind::Ended)
     }
 
-    /// Returns the CPU's number if the record has a CPU's number.
+    /// Returns the CPU's id if the record has a CPU's id.
     fn cpu(self) -> Option<u32> {
         match self {
             Kind::In(cpu) | Kind::Seen(cpu) => Some(cpu),

@@ -23,7 +23,7 @@ fn times(path: &[PathStep]) -> Times {
 #[derive(Debug)]
 pub(super) struct Path {
     steps: Steps,
-    /// Waits on the path by cause, if the waits are wanted.
+    /// For each cause, the waits on the path, if the waits are wanted.
     waits: Option<GroupWaits>,
     /// If the host's kernel divides a guest's time on the path, the clock of this guest.
     divided: Option<u32>,

@@ -239,7 +239,7 @@ pub(super) struct Roles {
     events: Events,
 }
 
-/// Names of events, by number.
+/// Names of events, by id.
 #[derive(Debug, Default)]
 struct Events {
     all: Vec<Arc<str>>,

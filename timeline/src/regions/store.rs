@@ -90,8 +90,8 @@ impl Holder {
     /// Value that stands for no client. No client's lease has this number.
     pub const NONE: Holder = Holder(u32::MAX);
 
-    /// Makes a holder from the number of a client, which may be [`NO_CLIENT`], and the number of the client's
-    /// lease.
+    /// Makes a holder from the id of a client, which may be [`NO_CLIENT`], and the serial number of the
+    /// client's lease.
     pub fn new(client: u32, lease: u32) -> Holder {
         match client < MAX_CLIENTS {
             true => Holder(lease.min(Holder::LATE) << Holder::CLIENT_BITS | client),

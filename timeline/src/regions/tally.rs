@@ -18,8 +18,8 @@ const MAX_SPARE: usize = 16;
 pub(super) struct Tally {
     sums: Sums,
     /// For each id of an open region, the time of the region's beginning, and the sums at the beginning if
-    /// known. `free`: numbers that no region has. `early`: numbers of regions whose sums at the beginning are
-    /// not known.
+    /// known. `free`: numbers that no region has. `early`: ids of regions whose sums at the beginning are not
+    /// known.
     open: Vec<(i64, Option<Sums>)>,
     free: Vec<u32>,
     early: Vec<u32>,

@@ -182,9 +182,9 @@ impl<'a> Packer<'a> {
         }
     }
 
-    /// Returns the timestamp that the packet gets. This timestamp is never earlier than the last timestamp
-    /// and never later than now. If this timestamp differs from the record's own timestamp, a `time_fault`
-    /// event keeps the record's own timestamp.
+    /// Returns the timestamp that the packet will have. This timestamp is never earlier than the last
+    /// timestamp and never later than now. If this timestamp differs from the record's own timestamp, a
+    /// `time_fault` event keeps the record's own timestamp.
     fn time(&mut self, raw: u64, faults: &mut [u64; FAULT_KINDS]) -> u64 {
         let last = self.packed.last;
         let own = raw.checked_sub(self.base).filter(|own| *own >= last);

@@ -70,7 +70,7 @@ pub(crate) struct Stats {
     pub faults: [u64; FAULT_KINDS],
     /// Numbers of faults that the ring's own counts lack, such as the faults in earlier generations.
     before: [u64; FAULT_KINDS],
-    /// Numbers of faults in this client's reference points.
+    /// Counts of faults in this client's reference points.
     pub point_faults: [u64; FAULT_KINDS],
 }
 

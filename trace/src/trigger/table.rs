@@ -14,7 +14,7 @@ const SLOTS: usize = 256;
 pub(super) struct Table {
     /// For each slot, the index of the slot's first rule. The last entry is the number of all rules.
     slots: Box<[u16; SLOTS + 1]>,
-    /// Rules sorted by slot, then by number.
+    /// Rules sorted by slot, then by rule id.
     rules: Box<[Arc<Rule>]>,
 }
 

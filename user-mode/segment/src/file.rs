@@ -369,7 +369,7 @@ impl Segment {
         self.path().unwrap_or(unnamed())
     }
 
-    /// Returns the number of the file's descriptor, if the file has no name.
+    /// Returns the descriptor number of the file, if the file has no name.
     pub fn descriptor(&self) -> Option<RawFd> {
         self.path.is_none().then(|| self.file.as_raw_fd())
     }

@@ -96,9 +96,9 @@ fn numbers(list: &[u8]) -> Option<Vec<u32>> {
 /// Contents of `task.txt`: the tasks, and the programs that they execute.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
-    /// Names of the tasks by number. A task's name is the name of its process's last program
+    /// Names of the tasks, by thread id. A task's name is the name of its process's last program
     pub names: BTreeMap<u32, String>,
-    /// Numbers of the tasks' processes, by task
+    /// Ids of the tasks' processes, by thread id
     pub processes: BTreeMap<u32, u32>,
     /// Names of the sessions, in the order of the file. A session's map file has the session's name
     pub maps: Vec<String>,

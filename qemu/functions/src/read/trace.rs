@@ -178,8 +178,8 @@ impl Trace {
         &self.warnings
     }
 
-    /// Returns the tasks by number: the tasks in `info`, and the tasks with a file of records. A task may
-    /// have no records.
+    /// Returns the tasks in the order of thread ids: the tasks in `info`, and the tasks with a file of
+    /// records. A task may have no records.
     #[must_use]
     pub fn tasks(&self) -> &[Task] {
         &self.tasks

@@ -61,7 +61,7 @@ pub(super) struct Class {
     pub fields: Vec<(Arc<str>, Type)>,
 }
 
-/// The classes so far, by number.
+/// The classes so far, by id.
 #[derive(Debug, Default)]
 pub(super) struct Classes {
     all: Vec<Arc<Class>>,
@@ -73,7 +73,7 @@ pub(super) struct Classes {
 }
 
 impl Classes {
-    /// Iterates over all classes, by number.
+    /// Iterates over all classes, by id.
     pub fn iter(&self) -> impl Iterator<Item = &Class> {
         self.all.iter().map(|class| &**class)
     }

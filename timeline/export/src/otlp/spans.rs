@@ -526,7 +526,7 @@ fn describe_begin(
     }
 }
 
-/// Returns the polls of each span of the crate `tracing`, by [`Sample::span`].
+/// Returns the polls of each span of the crate `tracing`, with [`Sample::span`] as the key.
 fn polls(regions: &Regions) -> HashMap<u32, Vec<(i64, u64)>> {
     let is_poll = |sample: &&Sample| {
         regions.groups.get(usize::from(sample.group)).is_some_and(|group| group.is_of_polls())

@@ -49,7 +49,7 @@ pub(super) struct Machine {
     architecture: Option<String>,
 }
 
-/// Returns the descriptions of all machines, by number.
+/// Returns the descriptions of all machines, by id.
 pub(super) fn describe(
     sessions: &[(Session, ClockMaps)],
     traces: &[KernelTrace],

@@ -83,7 +83,7 @@ pub(super) fn write(
     let has_boot = writer.clock.boot_ns.is_some();
     let is_whole = Vec::from_iter(traces.iter().map(|trace| has_boot && trace.has_all_threads()));
     let mut recorded = vec![(i64::MAX, i64::MIN); traces.len()];
-    // Last thread of each CPU, by trace and number of the CPU.
+    // Last thread of each CPU. The key is the trace and the CPU's id.
     let mut last: BTreeMap<(usize, u32), u32> = BTreeMap::new();
     scheduling.each(|scheduled| {
         let Scheduled { ts_ns, trace, cpu, .. } = *scheduled;

@@ -135,7 +135,7 @@ impl Tracks {
         })
     }
 
-    /// Returns the number of a thread's track, and names the thread's process. If `is_new`, the thread has
+    /// Returns the id of a thread's track, and names the thread's process. If `is_new`, the thread has
     /// another name now.
     pub fn thread(
         &mut self,

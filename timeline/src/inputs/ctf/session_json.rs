@@ -175,7 +175,7 @@ impl SessionJson {
     }
 
     /// Adds what was recovered. The recovered part must have all clocks and classes of the session with the
-    /// same numbers, and may have further clocks and classes.
+    /// same ids, and may have further clocks and classes.
     fn add_recovered(&mut self, dir: &Path, path: &Path, found: &Metadata) -> Result<()> {
         let wrong = |why: &str| {
             let why = format!("{why}; to read {} without it, move it away", dir.display());

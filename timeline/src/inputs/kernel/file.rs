@@ -65,7 +65,7 @@ pub(crate) struct TraceFile {
     /// Buffer with the scheduling of all threads. Only a recording of hypertrace has this buffer, in addition
     /// to the buffer with the events of the recorded threads.
     pub cpus: Option<Buffer>,
-    /// Names of threads, in order of their numbers.
+    /// Names of threads, in the order of thread ids.
     comms: Vec<(u32, Box<str>)>,
     /// Warnings about missing or wrong parts of the file, if the other parts can be read.
     pub warnings: Vec<Warning>,

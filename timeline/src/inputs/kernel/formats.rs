@@ -105,7 +105,7 @@ impl Formats {
         }
     }
 
-    /// Returns the format with this number, if an event of that format was read before.
+    /// Returns the format with this index, if an event of that format was read before.
     pub fn numbered(&self, number: u32) -> Option<&Format> {
         match number.checked_sub(1) {
             Some(index) => self.texts.get(index as usize)?.format.get()?.as_ref().ok(),
