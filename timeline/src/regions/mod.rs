@@ -166,7 +166,7 @@ impl Default for Select {
     }
 }
 
-/// Value by which the regions of a name are grouped.
+/// Value that groups the regions of a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum By {
     /// All regions of a name are one group.
