@@ -451,14 +451,24 @@ fn verdict(rows: &[(String, &Column, &Column)], boots: [&[u64]; 2]) -> String {
     let Some((name, a, b)) = stage else { return "there are no stages".into() };
     let (few, many) = if is_slower { (a, b) } else { (b, a) };
     let (change, spread) = (from.abs_diff(to), (a_most - from).max(b_most - to));
+    let chance = match boots.iter().any(|side| side.len() < 2) {
+        true => {
+            "with a single boot of a side, each difference may be chance (record several, -n): "
+        }
+        false => "",
+    };
     if change <= spread || change <= from / 20 {
-        return format!(
-            "no difference is clear: the fastest boots took {} and {}, and boots of one side differ by up to {}{}",
+        let durations = format!(
+            "no difference of the durations is clear: the fastest boots took {} and {}, and boots of one side \
+             differ by up to {}",
             time(from),
             time(to),
-            time(spread),
-            counted(rows, from.min(to) / 20)
+            time(spread)
         );
+        return match counted(rows, from.min(to) / 20) {
+            Some(causes) => format!("{chance}{causes}; {durations}"),
+            None => durations,
+        };
     }
     // Something that makes up less than a tenth of the change is no cause of the change.
     let least = change / 10;
@@ -478,33 +488,34 @@ fn verdict(rows: &[(String, &Column, &Column)], boots: [&[u64]; 2]) -> String {
         true => "nothing is clearly more in each boot".into(),
         false => format!("with {}", named.join(", ")),
     };
-    let few_boots = if boots.iter().any(|side| side.len() < 2) {
-        "; boots vary, so record several boots of each side (-n)"
-    } else {
-        ""
-    };
     let in_stage = time(gain(a.min(), b.min()));
-    format!("boot is {} {word}: {in_stage} of it in \"{name}\", {named}{few_boots}", time(change))
+    format!("{chance}boot is {} {word}: {in_stage} of it in \"{name}\", {named}", time(change))
 }
 
-/// Returns the causes that each boot of one side clearly has more of, if these causes took at least `least`
-/// nanoseconds more. The causes are those of the stage with the most such time. Exits repeat from boot to
-/// boot even where durations do not.
-fn counted(rows: &[(String, &Column, &Column)], least: u64) -> String {
-    let sides =
-        rows.iter().flat_map(|(name, a, b)| [(name, "second", a, b), (name, "first", b, a)]);
-    let found = sides.map(|(name, side, few, many)| {
-        let [causes, _] = causes(few, many, least, ["more", "more"]);
-        (causes, name, side)
+/// Returns a text about the causes that each boot of one side clearly has more of, by stage. Each cause took at
+/// least `least` nanoseconds more. The text is about the side, and the stages, with the most such time. Exits
+/// repeat from boot to boot even where durations do not.
+fn counted(rows: &[(String, &Column, &Column)], least: u64) -> Option<String> {
+    let of_side = |side: &'static str, is_second: bool| {
+        let stages = rows.iter().map(|(name, a, b)| {
+            let (few, many) = if is_second { (a, b) } else { (b, a) };
+            let [causes, _] = causes(few, many, least, ["more", "more"]);
+            (causes.iter().map(|(ns, _)| *ns).sum::<u64>(), name, causes)
+        });
+        let mut stages = Vec::from_iter(stages.filter(|(.., causes)| !causes.is_empty()));
+        stages.sort_by_key(|(ns, ..)| Reverse(*ns));
+        (side, stages)
+    };
+    let sides = [of_side("first", false), of_side("second", true)];
+    let (side, stages) = sides
+        .into_iter()
+        .max_by_key(|(_, stages)| stages.iter().map(|(ns, ..)| *ns).sum::<u64>())?;
+    let stages = stages.into_iter().take(MAX_DETAILS).map(|(_, name, causes)| {
+        let causes = Vec::from_iter(causes.into_iter().map(|(_, cause)| cause)).join(", ");
+        format!("in \"{name}\", {causes}")
     });
-    let most = found.max_by_key(|(causes, ..)| causes.iter().map(|(ns, _)| *ns).sum::<u64>());
-    match most {
-        Some((causes, name, side)) if !causes.is_empty() => {
-            let causes = Vec::from_iter(causes.into_iter().map(|(_, cause)| cause)).join(", ");
-            format!("; but in \"{name}\", each boot of the {side} side has {causes}")
-        }
-        _ => String::new(),
-    }
+    let stages = Vec::from_iter(stages).join("; ");
+    (!stages.is_empty()).then(|| format!("each boot of the {side} side has {stages}"))
 }
 
 #[cfg(test)]
@@ -547,7 +558,10 @@ mod tests {
         let text = said(&stage(50_000, 20_000, 500, 8_000), &normal);
         assert!(text.contains("faster: ") && text.contains("19,000 exits fewer by pio"), "{text}");
         let text = said(&normal, &stage(10_030, 1_010, 510, 8_030));
-        assert!(text.starts_with("no difference is clear") && !text.contains("but"), "{text}");
+        assert!(text.starts_with("no difference of the durations is clear"), "{text}");
+        let alone = Column { times: vec![50_000], ..stage(50_000, 20_000, 500, 8_000) };
+        let text = said(&normal, &alone);
+        assert!(text.starts_with("with a single boot of a side, each difference may be"), "{text}");
     }
 
     #[test]
@@ -564,17 +578,25 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_differ_in_each_boot_are_named_although_durations_overlap() {
+    fn counts_that_differ_in_each_boot_are_named_first_although_durations_overlap() {
         let (mut a, mut b) = (stage(10_000, 1_000, 500, 8_000), stage(30_000, 20_000, 500, 8_000));
         (a.times[1], b.times[1]) = (90_000, 95_000);
+        // A stage with a smaller cause, and a stage without a cause.
+        let [early, later] = [2_000, 6_000].map(|exits| stage(5_000, exits, 500, 3_000));
+        let rows = |a, b| {
+            let stages = [("VMM", &early, &early), ("firmware", &early, &later), ("kernel", a, b)];
+            stages.map(|(name, a, b)| (name.to_owned(), a, b))
+        };
 
-        let text = said(&a, &b);
+        let text = verdict(&rows(&a, &b), [&a.times, &b.times]);
 
-        assert!(text.starts_with("no difference is clear: "), "{text}");
-        let why = "but in \"kernel\", each boot of the second side has 19,000 exits more by pio read 0x71";
-        assert!(text.contains(why), "{text}");
+        let why = "each boot of the second side has in \"kernel\", 19,000 exits more by pio read 0x71 (190us); \
+                   in \"firmware\", 4,000 exits more by pio read 0x71 (40.0us); no difference of the durations \
+                   is clear: ";
+        assert!(text.starts_with(why), "{text}");
+        let text = said(&b, &a);
         assert!(
-            said(&b, &a).contains("each boot of the first side has 19,000 exits more"),
+            text.starts_with("each boot of the first side has in \"kernel\", 19,000"),
             "{text}"
         );
     }

@@ -35,8 +35,8 @@ pub use text::time;
 /// thread or vCPU with the same id. region! and reference_region! of the guest
 /// library make these events. If regions have several names, the first table has a
 /// line for each name. Then, each name has quantiles, a table of parts, and a
-/// histogram of durations. The table divides the time of the median region, of the 99th
-/// percentile, of the slowest region and of all regions into these parts:
+/// histogram of durations. The table divides the time of the median region, of the
+/// 99th percentile, of the slowest region and of all regions into these parts:
 ///
 ///   on-CPU             a thread of a program without a VM had a CPU
 ///   guest              the vCPU ran in the guest
