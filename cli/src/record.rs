@@ -23,8 +23,8 @@ const TRACED: &str = "traced";
 /// Run a program and record its events, or the kernel's of processes
 ///
 /// The program uses the hypertrace library. The program and its children find the
-/// session through the environment variable HYPERTRACE_SEGMENT. The events of all their
-/// threads are recorded until the program ends; then `record` ends with the
+/// session through the environment variable HYPERTRACE_SEGMENT. The events of all
+/// their threads are recorded until the program ends; then `record` ends with the
 /// program's status. With --kernel, the host kernel's events of these threads are
 /// recorded, too, if this machine lets this user do so. TRACEPARENT in the
 /// environment (W3C's Trace Context) is kept, as the parent of exported spans.

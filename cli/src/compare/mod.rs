@@ -35,8 +35,8 @@ use std::process::ExitCode;
 /// single regions, because all regions of a run share the run's luck. For each run
 /// and each name of regions, `compare` computes the trimmed mean (of the run's
 /// regions from the 5th to the 75th percentile), the mean of all regions, and the
-/// 99th percentile. Each difference has an interval of 95 % (Welch). The verdict is on
-/// the trimmed mean, by permutation of the runs, at 1 % for all names together
+/// 99th percentile. Each difference has an interval of 95 % (Welch). The verdict is
+/// on the trimmed mean, by permutation of the runs, at 1 % for all names together
 /// (Benjamini and Hochberg). A verdict needs 5 runs a side for one name, 6 for up
 /// to 4 names, and 10 for up to 923. The difference is divided in three ways: into
 /// parts, which add up to the difference; into the regions inside; and into exits

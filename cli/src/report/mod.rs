@@ -41,8 +41,8 @@ use std::io::{self, IsTerminal as _, Write as _};
 /// --where show them.
 ///
 /// Events of the host's kernel come from DIR/kernel.dat. Such an event has the
-/// source kernel/THREAD-TID and the name SYSTEM:EVENT, and its line ends with the CPU:
-/// @cpu1. If the kernel has a name for a number, the name is shown. Files of
+/// source kernel/THREAD-TID and the name SYSTEM:EVENT, and its line ends with the
+/// CPU: @cpu1. If the kernel has a name for a number, the name is shown. Files of
 /// trace-cmd (version 6 and 7) that are shown alone keep the times that trace-cmd
 /// report shows. If a guest's file is given with its host's file, and trace-cmd
 /// recorded how the two clocks relate, the guest's file is put on the host's clock.
@@ -50,8 +50,8 @@ use std::io::{self, IsTerminal as _, Write as _};
 /// points of a session, and FILE@TIME by a given offset.
 ///
 /// A function trace of the same boot of the same machine is on the session's clock.
-/// The trace's events are function_entry and function_exit, with the function's name
-/// from --symbols. The source of these events is functions/TRACK.
+/// The trace's events are function_entry and function_exit, with the function's
+/// name from --symbols. The source of these events is functions/TRACK.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub struct Args {
