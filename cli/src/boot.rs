@@ -223,7 +223,13 @@ impl Args {
     /// Checks that a mark begins the stage of `--until`.
     fn check_until(&self) -> Result<()> {
         let Some(until) = self.until.as_deref() else { return Ok(()) };
-        let known = Vec::from_iter(STAGES.into_iter().chain(self.mark.iter().map(Mark::name)));
+        // A restored guest runs neither firmware nor the begin of a kernel.
+        let can_begin = |name: &&str| match *name {
+            "VMM" | "user space" => true,
+            name => self.restore == (name == "restored"),
+        };
+        let stages = STAGES.into_iter().filter(can_begin);
+        let known = Vec::from_iter(stages.chain(self.mark.iter().map(Mark::name)));
         if known.contains(&until) {
             return Ok(());
         }

@@ -465,7 +465,7 @@ fn verdict(rows: &[(String, &Column, &Column)], boots: [&[u64]; 2]) -> String {
             time(to),
             time(spread)
         );
-        return match counted(rows, from.min(to) / 20) {
+        return match counted(rows, boots, from.min(to) / 20) {
             Some(causes) => format!("{chance}{causes}; {durations}"),
             None => durations,
         };
@@ -495,9 +495,13 @@ fn verdict(rows: &[(String, &Column, &Column)], boots: [&[u64]; 2]) -> String {
 /// Returns a text about the causes that each boot of one side clearly has more of, by stage. Each cause took at
 /// least `least` nanoseconds more. The text is about the side, and the stages, with the most such time. Exits
 /// repeat from boot to boot even where durations do not.
-fn counted(rows: &[(String, &Column, &Column)], least: u64) -> Option<String> {
+fn counted(rows: &[(String, &Column, &Column)], boots: [&[u64]; 2], least: u64) -> Option<String> {
+    // A stage that some boots lack says nothing about each boot.
+    let is_of_each = |(_, a, b): &&(String, &Column, &Column)| {
+        [a.times.len(), b.times.len()] == boots.map(<[u64]>::len)
+    };
     let of_side = |side: &'static str, is_second: bool| {
-        let stages = rows.iter().map(|(name, a, b)| {
+        let stages = rows.iter().filter(is_of_each).map(|(name, a, b)| {
             let (few, many) = if is_second { (a, b) } else { (b, a) };
             let [causes, _] = causes(few, many, least, ["more", "more"]);
             (causes.iter().map(|(ns, _)| *ns).sum::<u64>(), name, causes)
@@ -562,6 +566,16 @@ mod tests {
         let alone = Column { times: vec![50_000], ..stage(50_000, 20_000, 500, 8_000) };
         let text = said(&normal, &alone);
         assert!(text.starts_with("with a single boot of a side, each difference may be"), "{text}");
+    }
+
+    #[test]
+    fn a_stage_that_some_boots_lack_is_no_cause() {
+        let normal = stage(10_000, 1_000, 500, 8_000);
+        let rare = Column { times: vec![10_000], ..stage(10_000, 90_000, 500, 8_000) };
+
+        let text = verdict(&[("rare".into(), &normal, &rare)], [&normal.times, &normal.times]);
+
+        assert!(text.starts_with("no difference of the durations is clear"), "{text}");
     }
 
     #[test]

@@ -21,8 +21,8 @@ const FAILED: u32 = 2;
 /// Name of the copy of a recording, in the directory of the boots.
 const COPY: &str = ".copy";
 
-/// Runs `look` again and again, until a look has seen the stage, or until `is_over` becomes true. `look` ends
-/// soon after `is_over` has become true.
+/// Runs `look` again and again, until a look has seen the stage, or until `is_over` becomes true. A look that
+/// copies a recording ends only after the copy, even if `is_over` becomes true meanwhile.
 pub fn watch(look: impl Fn() -> Result<bool>, has_seen: &AtomicBool, is_over: &AtomicBool) {
     // Number of looks that have failed since the last successful look.
     let mut failed = 0;

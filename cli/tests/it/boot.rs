@@ -97,6 +97,11 @@ fn wrong_usage_is_said() {
             "named userspace: there are user space, VMM,",
         ),
         (&["boot", "--until", "disk", "--of", "S"], "no stage is named disk"),
+        (&["boot", "--until", "restored", "--", "true"], "no stage is named restored"),
+        (
+            &["boot", "--restore", "--until", "firmware", "--", "true"],
+            "there are VMM, restored, user space",
+        ),
         (&["boot", "--mark", "a b", "--of", "S"], "expected `where` in place of b"),
     ] {
         let ran = run(&mut HYPERTRACE.command(args));

@@ -497,10 +497,16 @@ impl Pass<'_> {
         let (boot, code) = (vcpu.boot, vcpu.code);
         let is_first = self.open[boot].boot.stages.iter().all(|stage| stage.name == VMM);
         let is_beginning = address < REAL_MODE || RESET.contains(&address);
-        if self.options.is_restore && code == Code::Nothing {
-            // Each vCPU goes on where the saved vCPU stopped.
-            vcpu.code = Code::Kernel;
-            return self.stage(boot, RESTORED, ts, Some(tid));
+        if self.options.is_restore {
+            // Each vCPU goes on where the saved vCPU stopped. The guest can bring up another vCPU later, but boots
+            // no kernel.
+            if code == Code::Nothing {
+                vcpu.code = Code::Kernel;
+                return self.stage(boot, RESTORED, ts, Some(tid));
+            }
+            if is_beginning || address >= UPPER_HALF {
+                return;
+            }
         }
         if code == Code::Kernel && is_beginning {
             // The CPU was reset, or runs firmware.

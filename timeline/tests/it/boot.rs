@@ -119,6 +119,9 @@ fn a_restored_guest_has_its_first_entry_and_its_first_program_as_marks() {
     vm.enter(16_100, 0, 0, 0x40_1000).exit(17_000, 0, 0x60, 0x40_1000);
     vm.0.at(17_100).switch(1, ASLEEP, VCPU[1]);
     vm.enter(17_200, 1, 1, KERNEL).exit(17_500, 1, 0x60, KERNEL);
+    // The guest brings up the second CPU, which begins in real mode.
+    vm.enter(17_600, 1, 1, 0x9a_000).exit(17_700, 1, 0x60, 0x9a_000);
+    vm.enter(17_800, 1, 1, KERNEL).exit(17_900, 1, 0x60, KERNEL);
 
     let boots = boots(&vm.end(20_000), |options| options.is_restore = true);
 

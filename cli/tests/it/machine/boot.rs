@@ -77,7 +77,10 @@ fn compared(machine: &Machine, script: &str) -> (PathBuf, impl Fn(&[&str]) -> St
 /// outside of the machine changes, but the sentence names the cause all the same.
 fn verdict(shown: &str) -> String {
     let words = Vec::from_iter(shown.split_whitespace()).join(" ");
-    words.split_once(" stage, fastest of").unwrap().0.to_owned()
+    let verdict = words.split_once(" stage, fastest of").unwrap().0;
+    let slower = [" slower: ", "each boot of the second side has "];
+    assert!(slower.iter().any(|words| verdict.contains(words)), "{verdict}");
+    verdict.to_owned()
 }
 
 #[test]
