@@ -330,19 +330,19 @@ fn wait(
     look: Option<impl Fn(&AtomicBool) -> Result<bool> + Sync>,
 ) -> Result<(ExitStatus, bool)> {
     let started = Instant::now();
-    let [has_seen, is_over] = [const { AtomicBool::new(false) }; 2];
+    let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         // A look reads the whole recording, and must not delay the other reasons to end the VMM.
-        if let Some(look) = &look {
-            scope.spawn(|| watch(|| look(&is_over), &has_seen, &is_over));
-        }
+        let watcher = look.as_ref().map(|look| scope.spawn(|| watch(|| look(&is_over), &is_over)));
         loop {
             if let Some(status) = child.try_wait().transpose() {
                 let is_told = is_over.swap(true, Relaxed);
                 return Ok((status.context("cannot wait for the recorder")?, is_told));
             }
             let is_late = limit.is_some_and(|limit| started.elapsed() > limit);
-            let is_to_end = is_late || has_seen.load(Relaxed) || Interrupts::came().is_some();
+            // The watcher has seen the stage, or has panicked.
+            let is_seen = watcher.as_ref().is_some_and(|watcher| watcher.is_finished());
+            let is_to_end = is_late || is_seen || Interrupts::came().is_some();
             if is_to_end && !is_over.swap(true, Relaxed) {
                 // The signal goes to the recorder and to all processes of the VMM that stay in its group.
                 let _ = kill_process_group(Pid::from_child(child), Signal::TERM);
@@ -363,6 +363,7 @@ fn end_of(mut file: File) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
 
     #[test]
     fn a_look_that_takes_long_does_not_delay_the_limit() {
@@ -380,5 +381,16 @@ mod tests {
 
         assert!(!status.success() && is_told, "{status}");
         assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn a_look_that_panics_ends_the_vmm() {
+        let mut child = Command::new("sleep").arg("20").process_group(0).spawn().unwrap();
+        let panics = |_: &AtomicBool| -> Result<bool> { panic!("a look") };
+
+        let waited = catch_unwind(AssertUnwindSafe(|| wait(&mut child, None, Some(panics))));
+
+        assert!(waited.is_err());
+        assert!(!child.wait().unwrap().success());
     }
 }

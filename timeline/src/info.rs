@@ -89,7 +89,7 @@ pub struct Session {
     pub guest_kernels: Vec<KernelStat>,
     /// Why the events of the host's kernel are not used.
     pub kernel_error: Option<String>,
-    /// Numbers of limits that the trace of the host's kernel sets on guests' clocks.
+    /// Counts of the limits that the host kernel's events set on guests' clocks.
     pub kernel_limits: Option<Limits>,
     /// Faults of the kernels' traces that could be read in spite of these faults.
     #[serde(skip)]

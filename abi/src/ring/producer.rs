@@ -413,7 +413,7 @@ impl<'m> Producer<'m> {
         state.sequence.store(state.sequence.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
-    /// Counts an event that interrupted another emit, wherever that emit was interrupted.
+    /// Counts an event that is emitted in the middle of another emit of this producer, as by a signal handler.
     #[cold]
     #[inline(never)]
     fn interrupted(&self) -> Emit {

@@ -23,13 +23,13 @@ const COPY: &str = ".copy";
 
 /// Runs `look` again and again, until a look has seen the stage, or until `is_over` becomes true. A look that
 /// copies a recording ends only after the copy, even if `is_over` becomes true meanwhile.
-pub fn watch(look: impl Fn() -> Result<bool>, has_seen: &AtomicBool, is_over: &AtomicBool) {
+pub fn watch(look: impl Fn() -> Result<bool>, is_over: &AtomicBool) {
     // Number of looks that have failed since the last successful look.
     let mut failed = 0;
     while !is_over.load(Relaxed) {
         let begun = Instant::now();
         match look() {
-            Ok(true) => return has_seen.store(true, Relaxed),
+            Ok(true) => return,
             Ok(false) => failed = 0,
             Err(why) => {
                 failed += 1;

@@ -295,10 +295,10 @@ pub fn check_regions_by_both(session: &Path) {
     assert!(of("sleeping", "blocked_ns") > of("sleeping", "guest_ns"));
 }
 
-/// Returns the CPU time in nanoseconds of the regions `working`, as their threads have read it: the sum of
-/// the readings inside the regions less a tolerance, and the sum of the readings around the regions plus a
-/// tolerance. The returned function takes a region's name and a part's name, and returns the part's time in
-/// all regions of this name.
+/// Returns limits in nanoseconds for the CPU time of the regions `working`. The guest's threads read their
+/// CPU clocks inside and around each region: the lower limit is the sum of the inner readings less a
+/// tolerance, and the upper limit is the sum of the outer readings plus a tolerance. The returned function
+/// takes a region's name and a part's name, and returns the part's time in all regions of this name.
 #[track_caller]
 fn regions_of(session: &Path) -> (f64, f64, impl Fn(&str, &str) -> f64) {
     // The threads have read their CPU time just inside and just outside of their regions. On a busy host, a

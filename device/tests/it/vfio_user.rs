@@ -177,8 +177,8 @@ fn a_point_is_one_receive_and_one_send() {
     assert!(ran.status.success(), "{ran:?}");
 
     let log = std::fs::read_to_string(log).unwrap();
-    // A line of strace is `THREAD CALL(…`, or `THREAD <... CALL resumed>…` at the end of a call during which
-    // another thread made a call.
+    // strace prints a call as `THREAD CALL(…`. If another thread made a call meanwhile, strace prints the end
+    // of the first call as `THREAD <... CALL resumed>…`.
     let lines = log.lines().filter_map(|line| line.split_once(' '));
     let calls = lines.filter_map(|(thread, line)| Some((thread, line.trim().split_once('(')?.0)));
     let calls: Vec<_> = calls.filter(|(_, call)| !call.starts_with('<')).collect();

@@ -11,7 +11,8 @@ use hypertrace_tests::host::{Host, Recorded, geometry};
 
 const TEXT: &str = "e(x:u64)";
 
-/// Writes a block's header and a schema for client 0, runs `act`, and drains.
+/// Makes a host, writes a block's header and a schema as client 0, runs `act`, and lets the host drain the
+/// rings.
 fn guest(act: impl FnOnce(&Host, &mut Forger<'_>, u32)) -> Recorded {
     let host = Host::new(geometry(2));
     let chip = host.chip.clone();

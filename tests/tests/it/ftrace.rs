@@ -41,7 +41,7 @@ fn each_reference_point_is_between_its_exit_and_the_next_entry() {
             + geometry.window_offset(Region::Control)
             + geometry.control_pages_offset();
         let recorded = host.finish();
-        // On real hardware, the trace has kvm_entry; on a nested host, the trace may lack kvm_entry.
+        // KVM on hardware fires kvm_entry. A nested KVM may not.
         let has_entry = kernel.iter().any(|event| event.text.starts_with("kvm_entry: "));
         for client in 0..VCPUS {
             let emit = pages + u64::from(client) * PAGE + register::EMIT;

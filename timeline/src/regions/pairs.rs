@@ -46,7 +46,7 @@ pub(super) struct Open {
 /// Effect of a new region on an open region of the same name and id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SameId {
-    /// The same end closes both regions, so neither region can be measured.
+    /// Neither region can be measured, because the next end event may belong to either region.
     Joins,
     /// The new region replaces the open region.
     Replaces,

@@ -123,9 +123,9 @@ extern "C" fn pass_on(signal: libc::c_int) {
 
 /// Keeps signals from ending this process until the result is dropped. The signals are meant for the program
 /// of [`run`], even if they arrive before that program starts. This function is for a process that first
-/// creates a session, and has to end the session after the program. SIGXFSZ is caught, too, so that a write
-/// beyond the limit of a file's size (RLIMIT_FSIZE) is an error. The program starts with the earlier action
-/// of each signal, because a handler ends at exec.
+/// creates a session, and has to end the session after the program. This process catches SIGXFSZ, too, so
+/// that a write beyond the limit of a file's size (RLIMIT_FSIZE) is an error. In the program, each of these
+/// signals has its default action or stays ignored, because exec removes handlers.
 pub fn pass_signals_on() -> Signals {
     let signals = [libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGXFSZ];
     // SAFETY: the handler only calls kill(2), and a signal handler may call kill(2).

@@ -105,9 +105,9 @@ impl Flame {
         self.times[path] = self.times[path].saturating_add(time);
     }
 
-    /// Returns at most [`MAX_STACKS`] stacks with their own times. If there are more stacks, then this
-    /// method leaves out the stacks with the least total time, and adds their own time to the stacks of
-    /// their callers. Stacks without own time are left out, too.
+    /// Returns at most [`MAX_STACKS`] stacks with their own times. If there are more stacks, this method
+    /// leaves out the stacks with the least total time. This method adds the own time of a left-out stack to
+    /// the stack of its caller. Stacks without own time are left out, too.
     #[must_use]
     pub fn stacks(&self) -> Vec<(Vec<Frame>, u64)> {
         let nodes = self.paths.nodes();

@@ -187,8 +187,8 @@ impl PageWriter {
     /// event gets the time of the previous event.
     fn event(&mut self, ticks: u64, words: &[u32]) -> io::Result<()> {
         let ticks = ticks.max(self.last);
-        // Besides the event's own words, an event takes one word for the event's header, and two words if the
-        // time since the previous event is long. The number of lost events takes two more words.
+        // An event takes its own words, one word for its header, and two words if much time has passed since
+        // the previous event. If perf has lost events, the count of the lost events takes two more words.
         if self.at + 4 * (words.len() + 5) > self.page.len() {
             self.flush()?;
         }
